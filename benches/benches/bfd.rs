@@ -108,7 +108,7 @@ fn bare(us: End, them: End, time: Duration) -> f64 {
     while began.elapsed() < time {
         let due = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX) / MEAN_US_BETWEEN_PACKETS;
         while sent < due {
-            // Sending can fail, because the peer process may not have started yet.
+            // Sending can fail, because the peer process might not have started yet.
             let _ = mouths[next].send(&packet);
             sent += 1;
             next = (next + 1) % mouths.len();
@@ -141,7 +141,7 @@ fn receive(ear: &UdpSocket, buffers: &mut [[u8; 64]]) -> u64 {
     got.map_or(0, |messages| messages.count() as u64)
 }
 
-/// The network and the UDP port of one end of the sessions.
+/// The network and the UDP port of one endpoint of the sessions.
 #[derive(Clone, Copy)]
 struct End {
     network: u8,

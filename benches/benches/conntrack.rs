@@ -1,13 +1,13 @@
 //! Compares lookups in the connection table with lookups of the same keys in a `hashbrown` map.
 //!
-//! A key is the SipHash-1-3 of a 5-tuple. The `hashbrown` map contains the backend slot of each
-//! key, and its hasher returns the key unchanged. For N flows, the connection table has room for 2
-//! N entries. First, the benchmark compares both tables at 1 M flows. A pass looks up all flows in
-//! random order, in batches of 64. The result is the median ratio of 15 pairs of passes. The goal
-//! is half of `hashbrown`'s time. Then Criterion runs these rows. `single` looks up one key at a
-//! time, and each key depends on the previous result. `batch` looks up 64 keys at a time. `insert`
-//! is a SYN flood on a full table. `carry` packs and unpacks all flows. Budget: 25 ns for a batched
-//! lookup at 1 M flows.
+//! A key is the SipHash-1-3 hash of a 5-tuple. The `hashbrown` map contains the backend slot of
+//! each key, and its hasher returns the key unchanged. For N flows, the connection table has 2 N
+//! entries. First, the benchmark compares both tables at 1 M flows. In a pass, every flow is looked
+//! up once, in random order and in batches of 64. The result is the median ratio of 15 pairs of
+//! passes. The goal is half of `hashbrown`'s time. Then Criterion runs these rows. `single` looks
+//! up one key at a time, and each key depends on the previous result. `batch` looks up 64 keys at a
+//! time. `insert` is a SYN flood on a full table. `carry` packs and unpacks all flows, as an
+//! upgrade does. Budget: 25 ns for a batched lookup at 1 M flows.
 
 use std::hash::{BuildHasherDefault, Hasher};
 use std::hint::black_box;
@@ -41,8 +41,8 @@ impl Hasher for PassThrough {
 type Map = HashMap<u64, u32, BuildHasherDefault<PassThrough>>;
 type Flow = [u8; 13]; // addresses, ports, protocol
 
-/// The connection table and the hash map, filled with the same flows, and the order of lookups for
-/// both.
+/// The connection table and the hash map, which contain the same flows, and the order in which the
+/// benchmark looks up the flows.
 struct Bed {
     table: FlowTable,
     map: Map,
@@ -225,8 +225,8 @@ fn batches(c: &mut Criterion, bed: &mut Bed) {
     group.finish();
 }
 
-/// Measures how long it takes to pack and unpack all flows, as a handover to another process does.
-/// The transfer itself is not measured.
+/// Measures how long it takes to pack and unpack all flows for a handover to another process. The
+/// transfer itself is not measured.
 fn carried(c: &mut Criterion) {
     let mut group = c.benchmark_group("conntrack/carry");
     group.sample_size(10);

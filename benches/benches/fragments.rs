@@ -19,7 +19,8 @@ use siphasher::sip::SipHasher13;
 const BATCH: usize = 21; // datagrams per batch
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
 
-/// The three fragments of a datagram of 4,000 bytes on a link with an MTU of 1,500.
+/// The three fragments into which a datagram of 4,000 bytes is split on a link with an MTU of
+/// 1,500.
 const FIRST: Extent = Extent { offset: 0, bytes: 1_480, more: true };
 const SECOND: Extent = Extent { offset: 1_480, ..FIRST };
 const THIRD: Extent = Extent { offset: 2_960, bytes: 1_048, more: false };

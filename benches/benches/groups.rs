@@ -1,11 +1,11 @@
-//! Measures the cost per packet with 10,000 prefixes and 10,000 suffixes, compared with one exact
-//! VIP. Both use IPv6.
+//! Compares the cost per packet of 10,000 prefixes and 10,000 suffixes with the cost of one exact
+//! VIP. Both cases use IPv6.
 //!
 //! `groups` measures the forwarder's `process` in batches of 64. Each flow has its own VIP. The
 //! rows use 1,000 established flows, or 200,000 flows whose table entries do not fit into the L2
-//! cache. `find` measures VIP matching and backend selection without the connection table. Its
-//! lookups use 10,000 addresses in turn or always the same one. Goal: prefix groups add at most 50
-//! ns per packet to the cost of one exact VIP. These 50 ns include the cost of the XDP program,
+//! cache. `find` measures VIP matching and backend selection without the connection table. It looks
+//! up 10,000 addresses in turn, or always the same address. Goal: compared with one exact VIP,
+//! prefix groups add at most 50 ns per packet. These 50 ns include the cost of the XDP program,
 //! which `datapath/tests/bpf/cost.rs` measures.
 
 use std::hint::black_box;

@@ -1,11 +1,11 @@
 //! Measures the cost of choosing a server for a keyed request, which includes parsing the payload
 //! of the datagram, hashing the key and looking up the server.
 //!
-//! Each iteration chooses one of 100 servers for a `get` of a new key. Each row measures one hash
-//! with one key length. The hash is a Maglev table of 65,537 slots or a ketama ring. Budget with
-//! Maglev: 60 ns for keys up to 32 bytes, and 130 ns for 250 bytes. Budget with ketama: 350 ns.
-//! With the arguments `instructions/ROW N` the program runs one row N times without Criterion, for
-//! use under callgrind.
+//! Each iteration chooses one of 100 servers for a `get` of a new key. Each row measures one key
+//! hash with one key length. The server is looked up in a Maglev table of 65,537 slots or on a
+//! ketama ring. Budget with Maglev: 60 ns for keys up to 32 bytes, and 130 ns for 250 bytes. Budget
+//! with ketama: 350 ns. With the arguments `instructions/ROW N` the program runs one row N times
+//! without Criterion, for use under callgrind.
 
 use std::hint::black_box;
 use std::time::Duration;

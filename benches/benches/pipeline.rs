@@ -1,13 +1,13 @@
 //! Measures the complete path of a packet in memory: parsing, VIP matching, hashing, connection
-//! table, Maglev table, GRE over IPv4, all counters.
+//! table lookup, Maglev lookup, GRE encapsulation over IPv4, and all counters.
 //!
-//! The rows are defined in `rows.rs`; their names describe the flows. Frames have 64 bytes, and one
-//! core processes them in batches of 64. Times are per packet. `pipeline` measures the forwarder's
-//! `process`. `engine` measures one iteration of a packet thread's loop over rings in memory,
-//! including polling, the refill of the fill ring, and the collection of frames that were sent.
-//! `capture` measures `process` while a capture runs and its output is read. All settings have
-//! their defaults, except that some rows need a larger connection table. Budget: 67 ns per packet,
-//! which is 14.88 Mpps on 10 GbE.
+//! The rows are defined in `rows.rs`; their names describe the flows. Frames are 64 bytes long, and
+//! one core processes them in batches of 64. Times are per packet. `pipeline` measures the
+//! forwarder's `process`. `engine` measures one iteration of a packet thread's loop over rings in
+//! memory, including polling, the refill of the fill ring, and the collection of frames that were
+//! sent. `capture` measures `process` while a capture runs and its output is read. All settings
+//! have their defaults, except that some rows need a larger connection table. Budget: 67 ns per
+//! packet, which is 14.88 Mpps on 10 GbE.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};

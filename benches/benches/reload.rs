@@ -3,8 +3,8 @@
 //!
 //! The configuration has 1,000 VIPs with 200 pools of 100 backends each, in 1.4 MB of TOML. `read`
 //! reads and checks the file. `compile` builds the snapshot, in which every Maglev table has
-//! changed. Goal: a reload takes at most 300 ms from the file to the live snapshot. Publishing
-//! takes only a few milliseconds of that (`tests/net/control.rs`).
+//! changed. Goal: a reload takes at most 300 ms from the file to the live snapshot. Publishing the
+//! snapshot takes only a few milliseconds of this time (`tests/net/control.rs`).
 
 use std::fmt::Write as _;
 use std::fs;
@@ -50,7 +50,7 @@ impl Drop for Folder {
     }
 }
 
-/// Returns the text of the configuration. A different `shift` changes the weight of every backend.
+/// Returns the configuration text. A different `shift` changes the weight of every backend.
 fn text(key: &Path, shift: usize) -> String {
     let mut text = format!(
         "[cluster]\nname = \"c\"\nhash_key_file = \"{}\"\n[machine.lb1]\ninterfaces = [\"eth0\"]\n\

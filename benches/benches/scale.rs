@@ -1,13 +1,14 @@
 //! Measures how memory use, reload time and packet cost grow with the number of VIPs, pools and
 //! backends.
 //!
-//! Each number varies by a factor of 1,000. The largest row has 10,000 VIPs, 1,000 pools and
-//! 100,000 backends. The output is CSV. Each row runs in its own process, so that rows do not share
-//! memory. `read` is the time to read and check the file, and `compile` the time to build a
+//! Each of these numbers varies by a factor of 1,000. The largest row has 10,000 VIPs, 1,000 pools
+//! and 100,000 backends. The output is CSV. Each row runs in its own process, so that rows do not
+//! share memory. `read` is the time to read and check the file, and `compile` the time to build a
 //! snapshot in which every table has changed. `resident` is the memory use with one configuration
-//! and snapshot, and `peak` the maximum while a second snapshot was built. `packet` is the minimum
-//! and the median time per packet over batches, with 100,000 flows over IPv6 and GRE over IPv6. The
-//! last rows measure the connection table separately.
+//! and its snapshot, and `peak` is the maximum memory use while a second snapshot was built.
+//! `packet` contains the minimum and the median time per packet over all batches, for 100,000 IPv6
+//! flows that are encapsulated with GRE over IPv6. The last rows measure the connection table
+//! separately.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -115,7 +116,7 @@ struct Loaded {
 }
 
 /// Loads and compiles a configuration like a reload. Only the first load resolves next hops; later
-/// calls get them in `ways`.
+/// calls get the next hops in `ways`.
 fn load(path: &Path, compiler: &mut Compiler, generation: u64, ways: Option<Table>) -> (Loaded, Table) {
     let start = Instant::now();
     let config = config::load(path).expect("the configuration is valid").0;
@@ -123,7 +124,7 @@ fn load(path: &Path, compiler: &mut Compiler, generation: u64, ways: Option<Tabl
     let ways = ways.unwrap_or_else(|| Table {
         next_hops: destinations(&config, "lb1", None)
             .into_iter()
-            .map(|address| (address, Ok(WAY)))
+            .map(|address| (address, Ok(WAY).into()))
             .collect::<HashMap<_, _>>(),
         ..Table::default()
     });

@@ -14,7 +14,7 @@ use packet::{Encapsulation, Family, Mac, Outer, Template};
 
 use crate::{VIP, VIP6, binding, copies, parts};
 
-/// The difference between the snapshot of a row and the default snapshot.
+/// The way in which the snapshot of a row differs from the default snapshot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum With {
     Nothing,
@@ -33,7 +33,8 @@ pub(crate) enum With {
     Tunnelled,
     /// The service is UDP port 11211, and the key of a memcached request chooses the backend.
     Keyed,
-    /// Like `Keyed`, but all requested values are cached. Values are this many bytes long.
+    /// Like `Keyed`, but all requested values are cached. The variant contains the length of a
+    /// cached value in bytes.
     Copied(usize),
 }
 

@@ -1,4 +1,4 @@
-//! A packet thread's value cache that holds all requested keys.
+//! Fills the value cache of a packet thread with all requested keys.
 //!
 //! The cache is filled as in production: reads make a key popular, the cache fetches its value, and
 //! a response arrives. The module `traffic` generates the requests.

@@ -76,7 +76,8 @@ fn suffix(n: u32) -> Suffix {
     Suffix::new(IpAddr::V6(bits.into()), [40, 48, 64][n as usize % 3]).expect("the suffix length is valid")
 }
 
-/// Returns a TCP frame of flow number `flow` over IPv6, to port 80 of the address `to`.
+/// Returns an IPv6 TCP frame that belongs to flow number `flow` and is addressed to port 80 of
+/// `to`.
 #[must_use]
 pub fn frame_v6(flow: u32, to: &[u8; 16]) -> [u8; 74] {
     let mut frame = [0; 74];

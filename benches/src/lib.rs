@@ -1,5 +1,5 @@
-//! Shared code of the pipeline benchmarks and their tests: a snapshot like that of a running load
-//! balancer, and 64-byte frames.
+//! Shared code of the pipeline benchmarks and their tests: a snapshot that resembles the snapshot
+//! of a running load balancer, and 64-byte frames.
 
 #![forbid(unsafe_code)]
 
@@ -104,6 +104,7 @@ fn slot(number: u8) -> Slot {
         address: destination.into(),
         forwarding: Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) },
         next_hop: Some(NextHop::plain(Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, 1]))),
+        spread: None,
         mtu: 1500,
         too_big: TooBig::Drop,
     }
@@ -128,8 +129,8 @@ pub fn pipeline_with(live: &Live, requests: Option<RequestServer>) -> (Pipeline,
     pipeline_of(live, requests, DEFAULT_FLOWS)
 }
 
-/// Returns a pipeline like [`pipeline_with`] whose connection table is sized for another number of
-/// flows.
+/// Returns a pipeline like [`pipeline_with`] whose connection table is sized for a different number
+/// of flows.
 ///
 /// # Panics
 /// Panics if there is not enough memory.

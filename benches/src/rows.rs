@@ -63,7 +63,7 @@ impl Row {
         Self { with: With::Udp, is_full: true, ..Self::of(name, traffic) }
     }
 
-    /// A row of memcached reads that are answered from the cache. Values are `bytes` bytes long.
+    /// A row with memcached reads that are answered from the cache. Values are `bytes` bytes long.
     const fn copied(name: &'static str, bytes: usize) -> Self {
         let of = Self::of(name, Traffic::Hits(10_000));
         Self { shape: Shape::Request, with: With::Copied(bytes), ..of }
@@ -99,8 +99,8 @@ impl Row {
         Self::carried("1000 flows, source prefix", Headers { source_prefix: true, ..GRE }),
         Self::with("1000 flows, reflect", With::Reflect),
         Self::with("1000 flows, prefix VIP", With::Prefixes),
-        Self::with("1000 flows, policy addresses", With::Policy(HashPolicy::Addresses)),
-        Self::with("1000 flows, policy source", With::Policy(HashPolicy::Source)),
+        Self::with("1000 flows, hashed by addresses", With::Policy(HashPolicy::Addresses)),
+        Self::with("1000 flows, hashed by source", With::Policy(HashPolicy::Source)),
         Self { shape: Shape::Tunnelled, ..Self::with("1000 flows, tunnelled arrivals", With::Tunnelled) },
         Self {
             shape: Shape::Request,
@@ -230,10 +230,11 @@ const START: Now = Now::from_nanos(1_000_000_000);
 /// The number of established flows. They occupy half of the default connection table, so that every
 /// flow gets an entry.
 const ESTABLISHED: u32 = 500_000;
-/// The number of flows that one wave inserts at the same time. It is a multiple of the batch size.
+/// The number of flows that are inserted together in one step of the preparation. It is a multiple
+/// of the batch size.
 const WAVE: u32 = 262_144;
-/// The number of waves. Together, all waves fill the default connection table before its first
-/// entries expire after ten seconds.
+/// The number of these steps. Together, the steps fill the default connection table before its
+/// first entries expire after ten seconds.
 const WAVES: u32 = 4;
 const GRE: Headers = Headers::of(Encapsulation::Gre);
 const GUE: Encapsulation = Encapsulation::Gue { udp_checksum: false };

@@ -5,22 +5,24 @@ use packet::protocol;
 
 use crate::{VIP6, frame, frame_v6};
 
-/// The type of traffic of a benchmark row.
+/// The traffic type of a benchmark row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
-    /// Packets of this number of established flows in random order.
+    /// Packets of established flows in random order. The value is the number of flows.
     Flows(u32),
     /// SYN packets. Each packet opens a new flow.
     SynFlood,
-    /// Packets of this number of established flows, alternating with flood packets.
+    /// Packets of established flows, alternating with flood packets. The value is the number of
+    /// flows.
     Beside(u32, Flood),
     /// Flood packets that arrive after this number of flows was established.
     After(u32, Flood),
     /// Packets that are dropped for this reason.
     Dropped(Flaw),
-    /// Memcached requests for this number of keys in random order.
+    /// Memcached requests for random keys. The value is the number of different keys.
     Gets(u32),
-    /// Memcached requests for this number of keys. All values are in the cache.
+    /// Memcached requests for keys whose values are all in the cache. The value is the number of
+    /// keys.
     Hits(u32),
 }
 

@@ -20,8 +20,8 @@ fn main() {
 }
 
 fn compile(clang: &str, source: &Path, object: &Path) {
-    // On Debian, asm/types.h is in a folder that is named after the architecture. Clang with
-    // `-target bpf` does not search that folder.
+    // On Debian, asm/types.h is in a folder named after the architecture. Clang with `-target bpf`
+    // does not search that folder.
     let triple = format!("{}-linux-gnu", variable("CARGO_CFG_TARGET_ARCH"));
     let output = Command::new(clang)
         .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror"])

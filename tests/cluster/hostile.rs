@@ -1,5 +1,5 @@
-//! Tests of wrongly configured BGP sessions. The log must name each problem, and other sessions
-//! must not be affected.
+//! Tests of misconfigured BGP sessions. The log must name each problem, and other sessions must not
+//! be affected.
 
 use testbed::{RouterKind as Kind, RouterSession as Session, eventually};
 

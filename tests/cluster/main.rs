@@ -10,5 +10,6 @@ mod next_hops;
 mod routers_page;
 mod scene;
 mod sessions;
+mod stalls;
 mod traffic;
 mod upgrade;

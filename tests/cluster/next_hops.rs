@@ -1,5 +1,5 @@
-//! Tests of how fast the router removes a failed balancer. Its kernel routes have two next hops,
-//! and only one after a balancer is killed or stopped.
+//! Tests of how fast the router removes a failed balancer. The router's kernel routes have two next
+//! hops, and after a balancer is killed or stopped only one.
 
 use nix::sys::signal::Signal;
 use testbed::{RouterKind as Kind, RouterSession as Session, eventually};
@@ -17,9 +17,9 @@ fn machines_that_die_or_hang_leave_the_router(kind: Kind) {
     scene.wait_for_next_hops(2);
     scene.wait_for_agreement();
 
-    // BFD must be up, otherwise only the BGP hold time would detect the failure. FRR keeps the BFD
-    // session of the killed process. When that session times out, FRR also ends the new BGP
-    // session. The routes have one next hop until BGP is established again.
+    // BFD must be up. Otherwise the router would detect the failure only when the BGP hold time
+    // expires. FRR keeps the BFD session of the killed process. When that session times out, FRR
+    // also ends the new BGP session. The routes have one next hop until BGP is established again.
     let is_up = |scene: &Scene| {
         let up = |name: &str| scene.peer(1, name)["bfd"]["state"] == "Up";
         up("r4lb2") && up("r6lb2")

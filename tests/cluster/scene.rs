@@ -29,12 +29,13 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// Starts both balancers. The router may not have received their routes yet.
+    /// Starts both balancers. When this function returns, the router might not have received their
+    /// routes yet.
     pub(crate) fn new(kind: RouterKind, sessions: &[RouterSession]) -> Self {
         Self::with(|bed| Router::start(bed, kind, sessions).unwrap(), config)
     }
 
-    /// Starts the fixture with another router or another configuration for the balancers.
+    /// Starts the fixture with a different router or a different configuration for the balancers.
     pub(crate) fn with(router: impl FnOnce(&Bed) -> Router, config: impl FnOnce(&Bed) -> LbConfig) -> Self {
         let bed = Bed::new(&BedSpec { balancers: 2, ..BedSpec::default() }).unwrap();
         // BGP replaces the static routes of the testbed.
@@ -87,7 +88,7 @@ impl Scene {
     }
 
     /// Waits until both balancers print the same digests, which means that they have the same
-    /// configuration and states. Returns the output.
+    /// configuration and the same backend states. Returns the output.
     pub(crate) fn wait_for_agreement(&self) -> String {
         let mut last = Vec::new();
         let agreed = eventually(BOUND, || {
@@ -123,7 +124,7 @@ impl Scene {
     }
 }
 
-/// Waits until the downloads end. Returns how many there were, and those that broke.
+/// Waits until the downloads end. Returns the number of downloads, and those that broke.
 pub(crate) fn broken(downloads: [Downloads; 2]) -> (usize, Vec<Download>) {
     let all: Vec<Download> = downloads.into_iter().flat_map(Downloads::join).collect();
     (all.len(), all.into_iter().filter(|one| one.broke.is_some()).collect())

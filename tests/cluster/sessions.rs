@@ -1,5 +1,5 @@
-//! Tests of BGP sessions during reloads, and of how sessions end. A balancer runs with BIRD or
-//! gobgpd.
+//! Tests of BGP sessions during reloads, and of the ways in which sessions end. A balancer runs
+//! with BIRD or gobgpd.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -157,7 +157,7 @@ fn reload_changes_session_direction_and_listeners() {
     );
     let kept = scene.established(1);
     assert_eq!(kept["last_end"], Value::Null, "{kept:#}");
-    // BIRD now opens the connection. Its change of configuration ends the session, and the next
+    // BIRD now opens the connection. This configuration change ends the session, and the next
     // session arrives at the balancer's listener.
     scene.bird_becomes(DIALS);
     println!("BIRD has the route after {:?}", scene.bird_has("show route", |text| text.contains(VIP)));
@@ -204,7 +204,8 @@ fn reload_changes_peer_without_session_restart() {
     let peer = scene.established(1);
     assert_eq!((&peer["name"], &peer["hold_seconds"]), (&"top-of-rack".into(), &9.0.into()));
     scene.bird_has("show route", |text| text.contains(VIP));
-    // The key changes first on the balancer and then on BIRD. BIRD's change restarts the session.
+    // The key changes first on the balancer and then in BIRD. BIRD restarts the session when its
+    // key changes.
     let seen = scene.lb().process.line_count();
     write_key(&scene.bed, "an0ther");
     let answer = scene.reload(&bgp("", "hops = 1").replace("\"tor\"", "\"top-of-rack\""));
@@ -281,12 +282,12 @@ fn bfd_change_keeps_session_and_removed_peer_is_marked() {
         "bfd = { interval = \"50ms\", multiplier = 60 }",
     ] {
         println!("{}", scene.reload(&bgp("", peer))["changed"]);
-        // BIRD needs less time than this to process the end of BFD.
+        // BIRD needs less time than this to process the end of the BFD session.
         std::thread::sleep(Duration::from_millis(700));
         assert!(is_watched(&scene.established(1)), "{peer}: {:#}", scene.peer());
     }
     scene.bird_has(&format!("show route all {VIP}"), |text| text.contains("BGP.as_path"));
-    // Another peer replaces the router in the configuration. No host has its address.
+    // A different peer, whose address belongs to no host, replaces the router in the configuration.
     let moved = bgp("", "bfd = { multiplier = 50 }").replace("\"192.0.2.0\"", "\"198.51.100.7\"");
     println!("{}", scene.reload(&moved)["changed"]);
     scene.bird_has(&format!("show route all {VIP}"), |text| text.contains("(65535,0)"));

@@ -7,7 +7,7 @@ use testbed::{RouterKind as Kind, RouterSession as Session, eventually};
 
 use crate::scene::{BOUND, Scene, broken};
 
-/// Returns the number of downloads per address family, and how long each takes: `seconds`, or at
+/// Returns the number of downloads per address family, and the duration of each: `seconds`, or at
 /// least 20 s in long runs.
 fn size(seconds: u64) -> (usize, Duration) {
     let is_long = std::env::var_os("SLUICEGATE_LONG").is_some();
@@ -15,7 +15,7 @@ fn size(seconds: u64) -> (usize, Duration) {
     (if is_long { 200 } else { 25 }, Duration::from_secs(seconds))
 }
 
-/// Restarts a balancer with the steps in `docs/how-to/restart-a-cluster.md`.
+/// Restarts a balancer by following the steps in `docs/how-to/restart-a-cluster.md`.
 fn restart(scene: &mut Scene, index: usize) {
     scene.wait_for_agreement();
     let left = drain(scene, index);

@@ -1,5 +1,6 @@
 //! Tests of BGP and BFD during an upgrade. BIRD and FRR must keep the routes and establish a
-//! session with the new process. For them, the BFD session must continue without interruption.
+//! session with the new process. The BFD session must continue without an interruption that they
+//! could detect.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -153,8 +154,8 @@ fn bfd_packet(frame: &[u8]) -> Option<(u16, &[u8])> {
 }
 
 /// Returns the router's BFD sessions, which must be up. For BIRD, the number is the start time of
-/// the session. For FRR it is always 0, and the text has the number of times that the session went
-/// up and down.
+/// the session. For FRR it is always 0, and the text contains the number of times that the session
+/// went up and down.
 fn router_bfd(scene: &Scene, kind: RouterKind) -> Vec<(String, f64)> {
     let question =
         if kind == RouterKind::Bird { "show bfd sessions" } else { "show bfd peers counters json" };
@@ -210,8 +211,8 @@ fn stay(scene: &Scene, kind: RouterKind, during: impl FnOnce()) -> usize {
     };
     assert!(eventually(BOUND, || has(scene).then_some(())).is_some(), "{}", scene.router.tail());
     let over = AtomicBool::new(false);
-    /// Ends the checks even if `during` panics. Otherwise the scope would wait for its thread
-    /// forever.
+    /// Ends the checks even if `during` panics. Otherwise the scope would wait forever for the
+    /// thread that performs the checks.
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
         fn drop(&mut self) {
@@ -280,7 +281,7 @@ fn upgrade_keeps_routes_in_frr() {
 }
 
 /// Upgrades, and then attempts upgrades that fail at every step after the BFD handover begins. Each
-/// attempt may open one more file descriptor than the previous one.
+/// attempt is allowed to open one more file descriptor than the previous attempt.
 fn bfd_stays(kind: RouterKind) {
     let scene = Scene::new(kind, RESTARTS, BFD);
     scene.has_bfd();
@@ -323,7 +324,7 @@ fn bfd_stays(kind: RouterKind) {
     assert!(broken.is_empty(), "of {count}: {broken:?}");
 }
 
-/// Attempts upgrades with a growing limit of open files until one succeeds. Returns the error
+/// Attempts upgrades with a growing limit on open files until one succeeds. Returns the error
 /// messages.
 fn fail_at_each_step(scene: &Scene, as_it_was: impl Fn()) -> Vec<String> {
     let (mut words, mut descriptors) = (Vec::new(), 40);

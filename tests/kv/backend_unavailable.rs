@@ -1,5 +1,5 @@
-//! Tests of the failover of a keyed pool. Values that are stored on a replacement server get a
-//! short lifetime. They must have expired when the server becomes a replacement again.
+//! Tests of failover in a keyed pool. Values that are stored on a replacement server get a short
+//! lifetime. They must have expired when the server becomes a replacement again.
 
 use testbed::eventually;
 

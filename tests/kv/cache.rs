@@ -32,7 +32,7 @@ fn get(key: &str) -> Vec<u8> {
     format!("get {key}\r\n").into_bytes()
 }
 
-/// Reads `key` until responses come from the cache. Every response must equal `wanted`.
+/// Reads `key` until responses come from the cache. Every response must be `wanted`.
 fn until_hit(scene: &Scene, client: &QueryClient, key: &str, wanted: &[u8]) {
     let before = counted(scene, "cache_hits");
     let end = Instant::now() + BOUND;
@@ -45,7 +45,7 @@ fn until_hit(scene: &Scene, client: &QueryClient, key: &str, wanted: &[u8]) {
     }
 }
 
-/// Reads `key` until the response equals `wanted`. Until then, responses must equal `old`.
+/// Reads `key` until the response is `wanted`. Until then, each response must be `old`.
 fn until_said(scene: &Scene, client: &QueryClient, key: &str, old: &[u8], wanted: &[u8]) {
     let end = Instant::now() + BOUND;
     loop {
@@ -58,7 +58,7 @@ fn until_said(scene: &Scene, client: &QueryClient, key: &str, old: &[u8], wanted
     }
 }
 
-/// Returns the server that has the key, by querying each server directly.
+/// Finds the server that has the key by querying each server directly.
 fn owner(scene: &Scene, key: &str) -> usize {
     let has = |backend: &usize| scene.beside(*backend).ask_within(&get(key), BOUND).unwrap() != b"END\r\n";
     (0..scene.bed.backends.len()).find(has).expect("no server has the key")

@@ -1,4 +1,4 @@
-//! Tests with memcached clients of other projects.
+//! Tests with memcached clients from other projects.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

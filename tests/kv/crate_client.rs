@@ -68,7 +68,7 @@ fn memcache_crate_reads_back_20_kb_over_udp() {
         assert!(done.is_ok(), "{hash}: {done:?}\n{}", scene.diagnosis());
         scene.drops_become(&[]);
         let count = |name| scene.balancer.counters().unwrap().over_threads(&[name]);
-        // For each request, the crate sends one version request in addition.
+        // The crate sends an additional version request before each request.
         let requests = u64::try_from(SMALL + LARGE).unwrap();
         assert!(eventually(BOUND, || (count("keyed_others") > 2 * requests).then_some(())).is_some());
         assert!(

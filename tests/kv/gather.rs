@@ -50,7 +50,7 @@ fn list(round: usize, longest: usize) -> Vec<usize> {
     (0..count).map(|n| (round * 37 + n * (7 + round % 5)) % (KEYS + 6)).collect()
 }
 
-/// Returns the keys that each server has, by querying each server directly.
+/// Lists the keys on each server by querying each server directly.
 fn held(scene: &Scene) -> Vec<Vec<usize>> {
     let has = |server: &QueryClient, key: &usize| {
         server.ask_within(&get("get", &[*key]), BOUND).unwrap() != b"END\r\n"
@@ -143,8 +143,8 @@ fn gather_with_hanging_server_times_out_or_misses() {
         let mut scene = Scene::new(|bed| {
             let more = format!(", gather = {{ timeout = \"1s\", missing = \"{missing}\" }}");
             let mut config = config(bed, &more);
-            // Health checks must not mark the server as down, so it may hang for longer than the
-            // usual `fall` checks take.
+            // Health checks must not mark the server as down, so the test uses a higher `fall` than
+            // usual: the server hangs for longer than the usual number of failures takes.
             config.more = config.more.replace("fall = 4", "fall = 600");
             config
         });
@@ -173,9 +173,9 @@ fn gather_with_hanging_server_times_out_or_misses() {
         assert_eq!(client.ask_whole(&get("get", &others), BOUND).unwrap(), wanted(&others, None));
 
         scene.servers[1].as_mut().unwrap().signal(Signal::SIGCONT).unwrap();
-        // The server runs again and answers the two requests that the balancer gave up. It also
-        // answers expired health checks from the VIP. The balancer rejects these answers with ICMP
-        // port unreachable.
+        // The server runs again and answers the two requests for which the balancer no longer
+        // waits. It also answers expired health checks from the VIP. The balancer rejects these
+        // answers with ICMP port unreachable.
         scene.drops_become_beside(&[("kv_answer_late", 2)], &["icmp_quote"]);
         let is_whole = || (client.ask_whole(&get("get", &keys), BOUND)? == whole).then_some(());
         assert!(eventually(BOUND, is_whole).is_some(), "{}", scene.diagnosis());
@@ -308,8 +308,8 @@ fn gather_on_lossy_network_is_correct_or_missing() {
                 whole += 1;
                 continue;
             }
-            // With `missing = "miss"`, keys may be missing in the reply, but the rest must be
-            // correct. With the other setting no key may be missing.
+            // With `missing = "miss"`, the reply can lack some keys, but the rest must be correct.
+            // With the other setting, the reply must contain all keys.
             assert_eq!(missing, "miss", "{keys:?}: {}", said.escape_ascii());
             let text = String::from_utf8(said.clone()).unwrap();
             let there: Vec<usize> =

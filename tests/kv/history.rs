@@ -1,11 +1,11 @@
 //! Records concurrent reads and writes, and computes how old the value of each read was.
 //!
-//! Each key has one writer, which waits for each reply before the next write. Any client may read.
-//! A balancer serves a cached value for `lease` after it fetched the value, by its own clock. It
-//! reads the clock before it receives a request, but after the client sent the previous request
-//! that this balancer answered. The measured age is therefore exact to one round trip of the
-//! clients. If two reads follow each other through one balancer, the later one must return a value
-//! that was at most `lease` old when the earlier one was sent.
+//! Each key has one writer, which waits for each reply before the next write. All clients can read
+//! the key. A balancer serves a cached value for `lease` after it fetched the value, by its own
+//! clock. It reads the clock before it receives a request, but after the client sent the previous
+//! request that this balancer answered. The measured age is therefore accurate to one round trip of
+//! the clients. If two reads follow each other through one balancer, the later one must return a
+//! value that was at most `lease` old when the earlier one was sent.
 
 use std::time::{Duration, Instant};
 
@@ -29,8 +29,8 @@ pub(crate) struct Read {
     pub(crate) received: Instant,
 }
 
-/// For how long the value of a read had been overwritten by an acknowledged write. It is zero if
-/// the value was current.
+/// The time that had passed since an acknowledged write overwrote the value of a read. It is zero
+/// if the value was current.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Age {
     /// The age when the client sent the read.
@@ -56,7 +56,7 @@ impl History {
         Some(Age { when_sent: since(read.sent), sure: since(read.since) })
     }
 
-    /// Tells whether this read could detect an error. If a balancer served cached values for twice
+    /// Checks whether this read could detect an error. If a balancer served cached values for twice
     /// the lease, this read would return a value that had been overwritten for longer than the
     /// lease. Returns the key and the index of the overwriting write.
     pub(crate) fn would_tell(&self, read: &Read, lease: Duration) -> Option<(usize, usize)> {

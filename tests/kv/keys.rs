@@ -1,5 +1,5 @@
-//! Tests of the placement of keys. Each key has one server for all clients. If that server fails,
-//! the key moves to another server.
+//! Tests of key placement. Each key has one server, which is the same for all clients. If that
+//! server fails, the key moves to another server.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ fn get(key: usize) -> Vec<u8> {
     format!("get key{key}\r\n").into_bytes()
 }
 
-/// Returns for each key the only server that has it, by querying all servers directly.
+/// Finds the only server of each key by querying all servers directly.
 fn holders(scene: &Scene) -> Vec<usize> {
     let clients: Vec<_> = (0..scene.bed.backends.len()).map(|backend| scene.beside(backend)).collect();
     let of = |key: usize| {
@@ -69,7 +69,7 @@ fn holders(scene: &Scene) -> Vec<usize> {
 fn key_has_one_server_for_all_clients() {
     let scene = Scene::new(|bed| config(bed, ""));
     for key in 0..KEYS {
-        // Each client uses another port. The server of a key must not depend on the flow.
+        // Each client uses a different port. The server of a key must not depend on the flow.
         let client = scene.client(key % 2 == 0);
         assert_eq!(scene.ask(&client, &set(key)), b"STORED\r\n");
     }

@@ -20,7 +20,8 @@ pub(crate) struct Load {
     pub(crate) keys: Vec<Key>,
     stop: AtomicBool,
     begin: Instant,
-    /// For each reader, when it sent its last answered request, in nanoseconds since `begin`.
+    /// For each reader, the time at which it sent its last answered request, in nanoseconds since
+    /// `begin`.
     answered: Vec<AtomicU64>,
     /// The time without a response after which a reader repeats a request.
     patience: Duration,
@@ -89,7 +90,7 @@ pub(crate) struct Writer {
 }
 
 impl Load {
-    /// Creates a load for keys whose value is 0.
+    /// Creates a load for keys that have the value 0.
     pub(crate) fn new(keys: Vec<Key>, readers: usize) -> Self {
         let zero = || [const { AtomicU64::new(0) }; 2];
         let answered = (0..readers).map(|_| AtomicU64::new(0)).collect();
@@ -158,7 +159,7 @@ impl Load {
         [0, 1].map(|server| self.sent[server].load(Ordering::SeqCst))
     }
 
-    /// Returns how many `get` requests to each server were answered or given up.
+    /// Returns the number of `get` requests to each server that were answered or timed out.
     pub(crate) fn settled(&self) -> [u64; 2] {
         [0, 1].map(|server| self.settled[server].load(Ordering::SeqCst))
     }

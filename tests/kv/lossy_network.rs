@@ -1,6 +1,7 @@
 //! Simulates a lossy network in front of a memcached server. It loses, duplicates, reorders and
 //! delays the balancer's upstream requests and the responses to them, and inserts forged responses.
-//! Client requests and health checks pass unchanged. The kernel of test machines has no netem.
+//! Client requests and health checks are forwarded unchanged. The kernel on test machines does not
+//! include netem.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -48,7 +49,7 @@ impl Drop for LossyNetwork {
 
 struct Hop {
     front: UdpSocket,
-    /// A socket with another port of the same address. It sends forged responses.
+    /// A socket with the same address and a different port, which sends forged responses.
     other: UdpSocket,
     behind: UdpSocket,
     random: u64,

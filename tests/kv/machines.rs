@@ -93,7 +93,7 @@ impl Staleness {
             self.reads += 1;
             self.old += usize::from(!age.when_sent.is_zero());
             self.oldest = self.oldest.max(age.when_sent);
-            // The initial value existed before the round, so it does not count.
+            // The initial value existed before the round, so it is not counted.
             tried.extend(heard.history.would_tell(read, lease).filter(|(_, write)| *write > 0));
         }
         self.tried += tried.len();

@@ -217,8 +217,8 @@ fn host_route(vip: IpAddr) -> String {
     format!("{vip}/{}", if vip.is_ipv4() { 32 } else { 128 })
 }
 
-/// The number of clients to try. With so many, the probability that a balancer receives none of
-/// them is 1e-9. For servers and keys it is similar.
+/// The number of clients to try. With this number, the probability that the router assigns none of
+/// them to a balancer is 1e-9. For servers and keys, the probability is similar.
 const TRIES: usize = 40;
-/// The timeout of a drain: the drain time plus ten times the duration of the other steps.
+/// The timeout of a drain. It is the drain time plus ten times the duration of the other steps.
 const DRAINED: Duration = Duration::from_secs(90);

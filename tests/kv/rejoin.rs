@@ -1,5 +1,5 @@
-//! Tests of a server that returns after an outage. Its values were overwritten on other servers in
-//! the meantime. Clients must not read the old values.
+//! Tests of a server that returns after an outage. During the outage, its values were overwritten
+//! on other servers. Clients must not read the old values.
 
 use nix::sys::signal::Signal;
 use testbed::{QueryClient, eventually};
@@ -32,15 +32,15 @@ pub(crate) fn filled(scene: &Scene, client: &QueryClient) -> (usize, Vec<usize>)
     (0, keys)
 }
 
-/// Writes new values of the keys, which go to their current servers.
+/// Writes new values for the keys to their current servers.
 pub(crate) fn overwrite(scene: &Scene, client: &QueryClient, keys: &[usize]) {
     for key in keys {
         assert_eq!(scene.ask(client, &set(*key, "new")), b"STORED\r\n");
     }
 }
 
-/// Reads each key until the server to which it belongs is back without values. Until then, reads
-/// must return the new value. No read may return the old value.
+/// Reads each key until its own server is back and empty. Until then, reads must return the new
+/// value. No read may return the old value.
 fn nothing_old(scene: &Scene, client: &QueryClient, keys: &[usize]) {
     for key in keys {
         let is_back = || {
@@ -62,7 +62,8 @@ pub(crate) fn order(scene: &Scene, backend: usize, order: &str) {
     scene.balancer.order(&format!("/v1/backends/{name}/{order}")).unwrap();
 }
 
-/// Waits until `is` accepts the row that the admin API has for a backend, and returns the row.
+/// Waits until `is` accepts the state that the admin API reports for a backend, and returns the
+/// state.
 pub(crate) fn row(
     scene: &Scene,
     backend: usize,

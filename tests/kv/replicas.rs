@@ -1,5 +1,5 @@
-//! Tests of replicated keys. A write must reach all servers of its key, and a read any one of them.
-//! If a server fails, no value may be lost.
+//! Tests of replicated keys. A write must reach all servers of its key, and a read must reach one
+//! of them. If a server fails, all values must remain readable.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -60,7 +60,7 @@ fn replicas_write_both_servers_and_read_either() {
     let scene = Scene::new(|bed| config(bed, &replicas(2, "all")));
     let mut pairs = BTreeSet::new();
     for key in 0..KEYS {
-        // Each write uses another client port, and the address families alternate.
+        // Each write uses a different client port, and the address families alternate.
         assert_eq!(scene.ask(&scene.client(key % 2 == 0), &set(key, "both")), b"STORED\r\n");
         let holders = holders(&scene, key, "both");
         assert_eq!(holders.len(), 2, "{}", scene.diagnosis());
@@ -70,8 +70,8 @@ fn replicas_write_both_servers_and_read_either() {
         pairs.insert(holders);
     }
     assert_eq!(pairs.len(), 3, "{pairs:?}");
-    // The test writes another value directly to one of the two servers. A client must always read
-    // from the same server of the pair.
+    // The test writes a different value directly to one of the two servers. A client must always
+    // read from the same server of the pair.
     for key in 0..KEYS {
         let one = *holders(&scene, key, "both").first().unwrap();
         assert_eq!(scene.beside(one).ask_within(&set(key, "beside"), BOUND).unwrap(), b"STORED\r\n");
@@ -103,8 +103,8 @@ fn replicas_write_both_servers_and_read_either() {
     assert_eq!(holders(&scene, 1, "hi").len(), 2);
     client.send(b"set key2 0 0 5 noreply\r\nquiet\r\n");
     assert!(eventually(BOUND, || (holders(&scene, 2, "quiet").len() == 2).then_some(())).is_some());
-    // A request for keys on several pairs of servers gets one reply. Each key must be read from a
-    // server that has it.
+    // A request for keys on several pairs of servers gets one reply. The balancer must read each
+    // key from a server that has it.
     (0..KEYS).for_each(|key| assert_eq!(scene.ask(&client, &set(key, "all")), b"STORED\r\n"));
     let wanted: Vec<u8> =
         (0..9).flat_map(|key| found(key, "all")[..].strip_suffix(b"END\r\n").unwrap().to_vec()).collect();
@@ -176,8 +176,8 @@ fn replicas_acknowledge_write_after_enough_servers() {
     ] {
         let mut scene = Scene::new(|bed| {
             let mut config = config(bed, &replicas(3, ack));
-            // Health checks must not mark the servers as down, so they may hang for longer than the
-            // usual `fall` checks take.
+            // Health checks must not mark the servers as down, so the test uses a higher `fall`
+            // than usual: the servers hang for longer than the usual number of failures takes.
             config.more = config.more.replace("fall = 4", "fall = 600");
             config
         });
@@ -203,7 +203,7 @@ fn replicas_acknowledge_write_after_enough_servers() {
         for server in &mut scene.servers[..paused] {
             server.as_mut().unwrap().signal(Signal::SIGCONT).unwrap();
         }
-        // The servers process the requests after the balancer has given them up.
+        // The servers process the requests after the balancer has stopped waiting for the replies.
         let late = || (holders(&scene, 1, "after").len() == 3).then_some(());
         assert!(eventually(BOUND, late).is_some(), "{}", scene.diagnosis());
         scene.drops_become_beside(&[("kv_answer_late", paused as u64)], &["icmp_quote"]);

@@ -1,5 +1,5 @@
-//! Tests of hash rings. The balancer must find keys that other memcached clients distributed over
-//! the servers with their own rings.
+//! Tests of hash rings. The balancer must find the keys that other memcached clients have
+//! distributed over the servers with their rings.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -20,8 +20,8 @@ const CACHE: &str = ", cache = { memory = \"16MiB\", lease = \"500ms\" }";
 /// The interval between two samples of the counters.
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// Counters of each server at one time. They are read in the order of the fields: requests that are
-/// finished, requests that the server counted, requests that were sent.
+/// Counters of each server at one time. They are read in the order of the fields: finished requests
+/// first, then requests that the server counted, then requests that were sent.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     settled: [u64; 2],
@@ -32,8 +32,9 @@ struct Sample {
 /// The requests to one server between two samples.
 #[derive(Clone, Copy, Debug)]
 struct Window {
-    /// `get` requests of clients for keys of this server, including those in flight at either
-    /// sample. Without a cache all of them would reach the server.
+    /// `get` requests from clients for keys that this server stores, including requests that are in
+    /// flight during either sample. If there were no cache, all of these requests would reach the
+    /// server.
     asked: u64,
     /// All `get` requests that the server counted, including upstream requests of the balancers.
     /// Memcached counts `mg` as `get`.
@@ -69,7 +70,7 @@ fn samples(load: &Load, servers: &[Host]) -> Vec<Sample> {
     samples
 }
 
-/// Waits until a balancer has served 100 more responses from its cache than `since`.
+/// Waits until a balancer has served 100 more responses from its cache than at `since`.
 fn until_hits(pair: &Pair, machine: usize, since: u64) {
     let hits = || (pair.counted("cache_hits")[machine] > since + 100).then_some(());
     assert!(eventually(BOUND, hits).is_some(), "no cache hits on lb{}\n{}", machine + 1, pair.diagnosis());

@@ -104,7 +104,8 @@ impl Scene {
         );
     }
 
-    /// Waits until the drop counters equal `wanted`. All other drop counters must be 0.
+    /// Waits until the drop counters have the values in `wanted`. All other drop counters must be
+    /// 0.
     pub(crate) fn drops_become(&self, wanted: &[(&str, u64)]) {
         self.drops_become_beside(wanted, &[]);
     }

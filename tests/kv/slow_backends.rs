@@ -1,6 +1,6 @@
-//! Simulates a network that delays writes to a memcached server and the responses to them. Reads,
-//! health checks and upstream requests are not delayed, so the balancer fetches values while writes
-//! are in flight. The kernel of test machines has no netem.
+//! Simulates a network that delays writes to a memcached server, and the responses to these writes.
+//! Reads, health checks and upstream requests are not delayed, so the balancer fetches values while
+//! writes are in flight. The kernel on test machines does not include netem.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::Range;

@@ -108,8 +108,8 @@ fn two_queues() -> BedSpec {
     BedSpec { queues: 2, ..BedSpec::default() }
 }
 
-/// Runs the load. No read may return an overwritten value, and many reads must be served from the
-/// cache.
+/// Runs the load. Reads must never return an overwritten value, and many reads must be served from
+/// the cache.
 fn judge(scene: &Scene, families: &[bool]) {
     let key = |number: usize| Key { name: format!("hot{number}"), server: 0 };
     let load = Load::new((0..KEYS).map(key).collect(), 4);
@@ -210,8 +210,8 @@ fn strict_writes_return_server_responses() {
         }
         assert_eq!(counted(&scene, "proxied_begun"), before + 8, "{}", scene.diagnosis());
     }
-    // These counts include all commands with one key, over both address families. One command of
-    // each family has no response.
+    // These counts include all commands with one key, over both address families. One command per
+    // family gets no response.
     let passed = ["proxied_begun", "proxied_answers"].map(|name| counted(&scene, name));
     assert_eq!(passed, [42, 40], "{}", scene.diagnosis());
     scene.drops_become(&[]);

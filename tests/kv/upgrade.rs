@@ -23,8 +23,8 @@ const STRICT: &str = ", cache = { memory = \"16MiB\", lease = \"1s\", strict = t
 const HOT_KEYS: usize = 12;
 const READERS: usize = 6;
 /// The time without a response after which a reader repeats a request. During an upgrade a queue
-/// has no socket for about 40 ms. Readers must read often while each process still has some of the
-/// queues.
+/// has no socket for about 40 ms. Readers must read often during the time in which each process has
+/// some of the queues.
 const AGAIN: Duration = Duration::from_millis(20);
 /// A port in the middle of the default range of `io.source_ports`.
 const SOURCE_PORT: u16 = 61_100;
@@ -174,7 +174,7 @@ fn all_answered(scene: &Scene, lists: &[Vec<usize>]) {
     }
 }
 
-/// Returns three requests for one key each.
+/// Returns three requests, each of which has one key.
 fn plain() -> [Vec<usize>; 3] {
     [vec![3], vec![11], vec![29]]
 }

@@ -1,4 +1,4 @@
-//! Tests of `io.mode = "af-packet"`. Packet sockets must give the same guarantees as AF_XDP, and
+//! Tests of `io.mode = "af-packet"`. Packet sockets must provide the same guarantees as AF_XDP, and
 //! the kernel's network stack must not process packets for VIPs.
 
 use std::io::Write as _;
@@ -67,8 +67,8 @@ fn af_packet_flow_stays_on_one_of_four_threads() {
     let rows = counts.0["threads"].as_array().unwrap();
     let received: Vec<u64> = rows.iter().map(|row| row["rx"].as_u64().unwrap()).collect();
     println!("received by thread: {received:?}");
-    // The probability that none of 200 flows uses one of the four threads is below 4 x (3/4)^200 <
-    // 1e-24.
+    // The probability that at least one of the four threads gets none of the 200 flows is below 4 x
+    // (3/4)^200 < 1e-24.
     assert!(received.iter().all(|&count| count > 0), "{received:?}");
     // A flow that changed its thread would be counted as new on each thread.
     let entries = counts.over_threads(&["flows", "inserts"]);
@@ -207,8 +207,8 @@ fn af_packet_drops_merged_and_oversized_packets() {
     let scene = Scene::with(config);
     let (router, host) = (&scene.bed.router, &scene.bed.balancers[0]);
     let merged = || scene.balancer.counters().unwrap().over_threads(&["socket", "rx_merged"]);
-    // The MTU is larger than at the start of the balancer. A slot of the receive ring has 2,048
-    // bytes, and 66 of them are in front of the frame.
+    // The MTU is larger than when the balancer started. A slot of the receive ring is 2,048 bytes
+    // long, and its first 66 bytes precede the frame.
     router.ip(&format!("link set {} mtu 9000", host.port)).unwrap();
     host.ns.ip(&format!("link set {} mtu 9000", host.device)).unwrap();
     for (length, is_held) in [(1_982, true), (1_983, false), (4_000, false)] {

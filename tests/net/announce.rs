@@ -154,6 +154,55 @@ fn vip_is_announced_with_enough_backends() {
     assert_eq!(status(&scene).1["vips"][0]["withdrawals"], 1);
 }
 
+/// BIRD with a single session, which has no channel for IPv4 until the test adds it.
+const BIRD_V6: &str = "log stderr all;
+router id 192.0.2.0;
+protocol device { scan time 1; }
+protocol direct { ipv4; ipv6; }
+protocol bgp v6 { local 2001:db8:0:1::ff as 65000; neighbor 2001:db8:0:1::1 as 65101; password \"s3cret\";
+  hold time 60; error wait time 1, 2; connect delay time 1; ipv6 { import all; export none; };
+}
+";
+
+#[test]
+fn family_that_router_did_not_negotiate_is_not_announced() {
+    let one_session = |bed: &Bed| {
+        let mut config = announced(bed);
+        let begin = MORE.find("[[bgp.peers]]").unwrap();
+        config.more = MORE[..begin].to_owned()
+            + &MORE[MORE.rfind("[[bgp.peers]]").unwrap()..]
+                .replace("families = [\"ipv6\"]", "next_hop4 = \"192.0.2.1\"");
+        config
+    };
+    let scene = Scene::new(&BedSpec { backends: 2, ..BedSpec::default() }, one_session);
+    let bird = Bird(Router::start_with(&scene.bed, RouterKind::Bird, BIRD_V6).unwrap());
+    bird.has(&scene, 1);
+    let (code, view) = status(&scene);
+    let states: Vec<_> =
+        view["vips"].as_array().unwrap().iter().map(|row| [&row["family"], &row["state"]]).collect();
+    assert_eq!(states, [["ipv4", "not_carried"], ["ipv6", "announced"]], "{view:#}");
+    assert_eq!((code, &view["vips"][0]["why"]), (1, &"peer v6 did not negotiate IPv4".into()));
+    assert_eq!(view["vips"][0]["routes"][0]["peers"], serde_json::json!([]));
+    assert_eq!(view["peers"][0]["refused"], serde_json::json!(["ipv4 unicast"]));
+    let socket = LbConfig::admin_socket(&scene.bed, 0);
+    let page = verb(&scene.bed, &["bgp", "status", "--socket", socket.to_str().unwrap()]).out;
+    let of_v6 = page.lines().find(|line| line.contains(VIPS[1])).unwrap();
+    assert!(!of_v6.contains("IPv4") && page.contains("ipv4 unicast"), "{page}");
+    let metrics = scene.balancer.ask_plainly("/metrics").unwrap().1;
+    for line in ["{family=\"ipv4\",vip=\"www\"} 0", "{family=\"ipv6\",vip=\"www\"} 1"]
+        .map(|row| format!("sluicegate_vip_announced{row}"))
+    {
+        assert!(metrics.contains(&line), "{line} is missing in\n{metrics}");
+    }
+    let both =
+        BIRD_V6.replace("export none; };\n}", "export none; };\n  ipv4 { import all; export none; };\n}");
+    std::fs::write(scene.bed.dir().join("bird.conf"), both).unwrap();
+    bird.ask("configure");
+    bird.has(&scene, 2);
+    let announced = eventually(BOUND, || (status(&scene).0 == 0).then_some(()));
+    assert!(announced.is_some(), "{:#}", status(&scene).1);
+}
+
 #[test]
 fn unhealthy_forwarder_withdraws_but_keeps_session() {
     let (mut scene, bird) = scene();

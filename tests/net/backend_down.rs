@@ -35,11 +35,11 @@ fn with_dead(pools: usize) -> String {
     text
 }
 
-/// The limit for the memory of the command and for the growth of the balancer, in bytes.
+/// The limit on the command's memory and on the growth of the balancer's memory, in bytes.
 const MOST_MEMORY: u64 = 100 << 20;
 
-/// The output must not have a line for each VIP without a backend and for each configuration
-/// warning.
+/// The output must not contain one line for each VIP without a backend, or one line for each
+/// configuration warning.
 // Promise: status-size
 #[test]
 fn status_of_many_down_backends_is_short() {

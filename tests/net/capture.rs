@@ -99,7 +99,8 @@ fn replay_of_capture_has_each_packet_once() {
     let mut frames = Vec::new();
     for id in 0..8 {
         // Later fragments arrive before the first one and are held until it arrives. Some fragments
-        // move to another thread, which the hash of addresses and protocol selects.
+        // are passed to a different thread, which is selected by the hash of addresses and
+        // protocol.
         let mut whole = scene.frame(id % 2 == 0, Bed::SINK_PORT);
         whole.source.set_port(5_000 + id);
         whole.payload = vec![7; 600];
@@ -267,8 +268,8 @@ fn capture_selects_prefix_group_vip_by_name() {
         let frame = FrameSpec { destination: to, ..scene.frame(to.is_ipv4(), 54) };
         inject(&scene.bed.router, port, &frame.bytes()).unwrap();
     };
-    // The capture must have packets to addresses in the configured and in an unknown cluster. It
-    // must not have packets to other suffixes of the group or to other VIPs.
+    // The capture must contain packets to addresses in the configured and in an unknown cluster. It
+    // must not contain packets to other suffixes of the group or to other VIPs.
     let wanted = ["198.51.100.148:54", "[2001:db8:e:ab00::20]:54"].map(|to| to.parse().unwrap());
     let other = ["198.51.100.21:54", "[2001:db8:e::21]:54"].map(|to| to.parse().unwrap());
     wanted.into_iter().chain(other).for_each(send);

@@ -28,8 +28,8 @@ fall = 6
 rise = 1
 ";
 
-/// Returns a configuration with a small connection table. The table holds the entries of the floods
-/// only if timeouts are shortened, and has at most twice the size that this needs.
+/// Returns a configuration with a small connection table. The flood entries fit into the table only
+/// if timeouts are shortened. With shortened timeouts, they fill at least half of the table.
 fn config(bed: &Bed, round: usize) -> LbConfig {
     let mut config = LbConfig::new(bed).weights(&[[1, 1, 1, 1], [1, 3, 1, 1], [2, 1, 0, 1]][round % 3]);
     config.pool_keys = "checks = [\"web\"]".into();
@@ -83,7 +83,8 @@ fn floods(scene: &Scene, per_second: f64) -> Vec<(&'static str, Flood)> {
         let round = move || {
             next += ROUND;
             let of = |n: usize| {
-                // A pair has one source. Its second packet is sent one round after the first.
+                // Both packets of a pair have the same source. The second packet is sent one round
+                // after the first.
                 let is_pair = [ACK_PAIRS, HANDSHAKES].contains(&name);
                 let nth = if is_pair { n / (2 * ROUND) * ROUND + n % ROUND } else { n };
                 make(&FrameSpec { source: source(flood, nth), ..like.clone() }, n)
@@ -117,8 +118,8 @@ fn state(scene: &Scene) -> Value {
     rows.iter().find(|row| row["name"] == **name).unwrap()["state"].clone()
 }
 
-/// Starts downloads, and causes each kind of fault while they run. Returns how many downloads were
-/// complete and how many the failure of their backend interrupted.
+/// Starts downloads, and causes each kind of fault while they run. Returns the number of complete
+/// downloads, and the number of downloads that ended because their backend failed.
 fn wave(scene: &mut Scene, number: usize, downloads: usize, length: Duration) -> (usize, usize) {
     let vip = scene.bed.vip(number.is_multiple_of(2), Bed::HTTP_PORT);
     let running = Downloads::start(&scene.bed.client.ns, vip, downloads, length);
@@ -149,8 +150,8 @@ fn combined_faults_break_no_download_of_healthy_backends() {
     let mut scene = Scene::new(&spec, |bed| config(bed, 0));
     scene.bed.router.sysctl(&[("ipv6/conf/all/keep_addr_on_down", "1")]).unwrap();
     // After lost ACKs, Linux changes the IPv6 flow label and the transmit hash of a connection. The
-    // router would then choose another queue. Packets would reach a thread that does not have the
-    // connection in its table.
+    // router would then choose a different queue. Packets would reach a thread that does not have
+    // the connection in its table.
     for host in scene.bed.backends.iter().chain([&scene.bed.client]) {
         host.ns.sysctl(&[("core/txrehash", "0"), ("ipv6/auto_flowlabels", "0")]).unwrap();
     }

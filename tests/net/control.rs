@@ -186,7 +186,7 @@ fn drain_reports_remaining_flows_and_waits() {
 }
 
 /// Returns how many flows a backend has, and how many of them use the VIP. Retries, because a busy
-/// packet thread may not answer a count in time.
+/// packet thread might not return its count in time.
 fn counted_flows(scene: &Scene, backend: &str) -> (u64, u64) {
     let counted = || {
         let row = state(scene, backend);
@@ -196,7 +196,7 @@ fn counted_flows(scene: &Scene, backend: &str) -> (u64, u64) {
 }
 
 /// Flow counts are cached for a second. A drain must not use a count from before the drain command,
-/// because it could end too early.
+/// because the drain could then end too early.
 #[test]
 fn drain_ignores_outdated_flow_count() {
     let scene = Scene::with(LbConfig::new);
@@ -464,8 +464,8 @@ fn config_file_changes_are_watched() {
 /// it.
 const REST: Duration = Duration::from_millis(900);
 
-/// Returns a configuration with 1,000 VIPs and 200 pools of 100 backends each, which is the size in
-/// docs/promises.md.
+/// Returns a configuration with 1,000 VIPs and 200 pools of 100 backends each, which is the size
+/// that docs/promises.md states.
 fn large(bed: &Bed, weight: u32) -> LbConfig {
     let mut more = String::new();
     for pool in 0..200 {

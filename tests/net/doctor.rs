@@ -57,8 +57,8 @@ impl Patient {
         assert_eq!(ended.code, Some(0), "{command}: {ended:?}");
     }
 
-    /// Checks that the finding does not exist, runs the command `fault`, checks that it exists,
-    /// runs the command that `doctor` suggests, and checks that it is gone.
+    /// Checks that the finding does not exist, runs the command `fault`, checks that the finding
+    /// now exists, runs the command that `doctor` suggests, and checks that the finding is gone.
     fn heals(&self, fault: &str, id: &str, level: &str, words: &str) {
         assert_eq!(self.finding(id), None, "the finding exists before `{fault}`");
         self.shell(fault);
@@ -96,7 +96,7 @@ fn doctor_finds_each_fault_and_its_command_fixes_it() {
         ),
         ("sysctl -w net.ipv6.conf.all.forwarding=1", "forwarding-loop", "error", "forwards IPv6"),
         ("ip link set lb0 mtu 1500", "mtu-link", "warning", "MTU of lb0 is 1500 bytes"),
-        ("ip link set lb0 mtu 1523", "mtu-link", "warning", "needs 1524"),
+        ("ip link set lb0 mtu 1523", "mtu-link", "warning", "need 1524"),
         ("ethtool -K lb0 rx-gro-list on", "coalescing", "warning", "rx-gro-list on"),
         ("ethtool -K lb0 tx on", "partial-checksum", "warning", "tx checksum offload on"),
         (
@@ -175,8 +175,8 @@ fn unreachable_and_silent_backends_are_distinguished() {
     assert_eq!(patient.finding("no-next-hop"), None, "the next hop of the backend is missing");
 }
 
-/// Returns a host with a BGP router on its link. `more` has additional configuration lines for the
-/// peer.
+/// Returns a host with a BGP router on its link. `more` contains additional configuration lines for
+/// the peer.
 fn with_peer(more: &str) -> Patient {
     Patient::with(&BedSpec { backends: 1, ..BedSpec::default() }, |bed| LbConfig {
         vip_keys: "announce = {}".into(),

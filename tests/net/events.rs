@@ -8,7 +8,8 @@ use testbed::{Bed, BedSpec, LbConfig, Veth, eventually};
 
 use crate::scene::{BOUND, Scene, verb};
 
-/// A second interface of the balancer, which no route uses, and the router's end of its link.
+/// The balancer's second interface, which no route uses, and the router's end of the interface's
+/// link.
 const SPARE: &str = "spare0";
 const SPARE_PORT: &str = "to-lb1-spare";
 

@@ -1,4 +1,4 @@
-//! Tests of fragmented datagrams: from the kernel of the client, and in random order from a load
+//! Tests of fragmented datagrams: from the client's kernel, and in random order from a load
 //! generator.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,8 +49,8 @@ fn large_pings_are_answered_directly() {
     let scene = Scene::with(LbConfig::new);
     for ipv4 in [true, false] {
         let vip = scene.bed.vip(ipv4, Bed::HTTP_PORT).ip().to_string();
-        // Each call sends one ping. If one call sends several, it waits for the last reply only as
-        // long as the earlier replies took.
+        // Each call sends one ping. If one call sent several, `ping` would wait for the last reply
+        // only as long as the earlier replies took.
         let ping = |patience| {
             let args = ["-n", "-c", "1", "-e", "7", "-W", patience, "-s", "4000", &vip];
             scene.bed.client.ns.text("ping", &args)
@@ -294,8 +294,8 @@ fn pieces_in_any_order(ipv4: bool) {
     let windows: Vec<Vec<Vec<u8>>> = cut.chunks(WINDOW).map(|some| shuffle(some, &mut random)).collect();
     let (sent, port) = (windows.concat().len(), &scene.bed.balancers[0].port);
     let start = Instant::now();
-    // Waiting after each window limits the fragments in flight to the size of a ring. Therefore
-    // even a busy machine loses none before the balancer.
+    // Waiting after each window limits the fragments in flight to the size of a ring. Therefore,
+    // even on a busy machine, no packet is lost before it reaches the balancer.
     for (n, window) in (1..).zip(windows) {
         send_at(&scene.bed.router, port, window, 40_000.0).unwrap();
         have_had(&inboxes, n * WINDOW);

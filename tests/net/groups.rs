@@ -1,5 +1,6 @@
-//! Tests of prefix groups. VIPs with the prefixes of other, unconfigured clusters must be served.
-//! The machine's own addresses must stay with the kernel even if they are inside a prefix.
+//! Tests of prefix groups. The balancer must also serve VIP addresses with the prefixes of other
+//! clusters, which are not configured. The kernel must receive packets for the machine's own
+//! addresses, even if the addresses are inside a prefix of the group.
 
 use std::net::IpAddr;
 
@@ -8,7 +9,7 @@ use testbed::{Bed, BedSpec, LbConfig, VIP_V4, VIP_V6, eventually, udp_ask};
 use crate::own_traffic::pings;
 use crate::scene::{BOUND, SILENCE, Scene};
 
-/// VIP addresses with a prefix of the own cluster, and with a prefix of an unknown cluster.
+/// VIP addresses with a prefix of this cluster, and with a prefix of an unknown cluster.
 const OWN: [&str; 2] = ["198.51.100.148", "2001:db8:e::20"];
 const UNKNOWN: [&str; 2] = ["198.51.100.20", "2001:db8:e:ab00::20"];
 
@@ -92,7 +93,11 @@ fn own_addresses_in_group_stay_with_the_kernel() {
     for own in ["198.51.100.7", "2001:db8:e::7"].map(ip) {
         pings(client, own, 3);
     }
-    assert_eq!(scene.settled().received(), 0, "a packet thread received packets for the own address");
+    assert_eq!(
+        scene.settled().received(),
+        0,
+        "a packet thread received packets for the machine's own address"
+    );
     let refused = |address: &str| client.text("ping", &["-n", "-c", "1", "-W", "1", address]).is_err();
     assert!(refused("198.51.100.8"));
     scene.drops_become("no_vip", 1);

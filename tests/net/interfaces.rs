@@ -258,7 +258,7 @@ fn reflect_drops_unknown_gateways_on_both_interfaces() {
     send(BACK, BACK_PORT, NEW);
     scene.drops_become("unknown_gateway", 2);
     assert_eq!(settled(&scene).sent(), 0);
-    // Once a route uses the second router on this link, it is a known gateway.
+    // The second router on this link is a known gateway as soon as a route uses it.
     host.ns
         .ip("addr add 192.0.2.121/31 dev back0\n\
              neigh replace 192.0.2.120 lladdr 02:00:00:00:99:01 dev back0\n\

@@ -11,7 +11,7 @@ use crate::own_traffic::pings;
 use crate::path_mtu::{download, upload};
 use crate::scene::{BOUND, Scene, verb};
 
-/// Returns a testbed whose links have the MTU `mtu`. The MTU of the client link is 100 bytes
+/// Returns a testbed whose links have the MTU `mtu`. The MTU of the client's link is 100 bytes
 /// smaller, so that outer headers fit on the other links.
 fn spec(mtu: u32) -> BedSpec {
     BedSpec { client_mtu: mtu - 100, core_mtu: mtu, ..BedSpec::default() }

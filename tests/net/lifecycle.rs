@@ -53,7 +53,7 @@ fn left_as_found(signal: Signal) {
         let status = scene.balancer.process.wait(BOUND).expect("the process did not end");
         let ended = stopped.elapsed();
         assert!(status.success() || signal == Signal::SIGKILL, "{status} {}", scene.diagnosis());
-        // After SIGKILL, the kernel removes the XDP program some time after the process.
+        // After SIGKILL, the process may end some time before the kernel removes the XDP program.
         let gone = eventually(BOUND, || (!has_xdp(&host)).then(|| stopped.elapsed()));
         println!("process ended {ended:?} after {signal}, program removed after {gone:?}");
         assert!(gone.is_some() && (signal == Signal::SIGKILL || facts(&host) == before));

@@ -5,10 +5,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nix::sys::ptrace;
-use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::Pid;
-use testbed::{Bed, LbConfig, VIP_V4, VIP_V6, eventually, udp_ask};
+use testbed::{Bed, LbConfig, Stall, VIP_V4, VIP_V6, eventually, udp_ask};
 
 use crate::scene::{BOUND, SILENCE, Scene};
 use crate::service::{WATCHDOG, scene_as_unit};
@@ -28,8 +25,8 @@ pub(crate) fn bpftool(arguments: &str) {
     assert!(output.status.success(), "bpftool {arguments}: {output:?}");
 }
 
-/// Waits until the balancer logs that it is unhealthy, with the reason `why`. Returns how long this
-/// took at most.
+/// Waits until the balancer logs that it is unhealthy, with the reason `why`. Returns an upper
+/// bound for the time that this took.
 pub(crate) fn becomes_unhealthy(scene: &mut Scene, broken: Instant, why: &str) -> Duration {
     let said = |line: &str| line.contains("forwarder unhealthy") && line.contains(why);
     scene.balancer.process.wait_for_line(10 * SECOND, said).unwrap();
@@ -40,7 +37,7 @@ pub(crate) fn becomes_unhealthy(scene: &mut Scene, broken: Instant, why: &str) -
     took
 }
 
-/// Sends a packet to which no reply may come.
+/// Sends a packet that must not get a reply.
 fn lose_one(scene: &Scene) {
     udp_ask(&scene.bed.client.ns, scene.bed.vip(true, Bed::ECHO_PORT), b"x", SILENCE).unwrap_err();
 }
@@ -143,14 +140,7 @@ fn rests(scene: &Scene) -> bool {
 }
 
 fn stands_still(mut scene: Scene) {
-    let tasks = fs::read_dir(format!("/proc/{}/task", scene.balancer.process.id())).unwrap().flatten();
-    let named = |path: &std::path::Path| fs::read_to_string(path.join("comm")).unwrap().trim() == "packet-0";
-    let thread = tasks.map(|task| task.path()).find(|path| named(path)).unwrap();
-    let thread = Pid::from_raw(thread.file_name().unwrap().to_str().unwrap().parse().unwrap());
-    // A tracer can stop a single thread. SIGSTOP would stop the whole process.
-    ptrace::seize(thread, ptrace::Options::empty()).unwrap();
-    ptrace::interrupt(thread).unwrap();
-    waitpid(thread, Some(WaitPidFlag::__WALL)).unwrap();
+    let stall = Stall::begin(&[scene.balancer.process.id()], "packet-0").unwrap();
     std::thread::sleep(SECOND);
     assert_eq!(
         scene.balancer.ask_plainly("/healthz").unwrap(),
@@ -159,9 +149,9 @@ fn stands_still(mut scene: Scene) {
     );
     let broken = Instant::now();
     lose_one(&scene);
-    let why = "packet thread 0 is stuck with packets waiting";
+    let why = "packet thread 0 is stuck with packets waiting (a signal or a debugger has stopped it)";
     println!("unhealthy within {:?} of the packet", becomes_unhealthy(&mut scene, broken, why));
-    ptrace::detach(thread, None).unwrap();
+    drop(stall);
     scene.balancer.process.wait_for_line(10 * SECOND, |line| line.contains("healthy again")).unwrap();
     assert_eq!(scene.balancer.ask_plainly("/readyz").unwrap(), (200, "ready".into()));
     scene.ask(true, 8);

@@ -23,8 +23,8 @@ fn level(scene: &Scene) -> [Value; 2] {
     ["level", "file_level"].map(|name| log[name].take())
 }
 
-/// Returns `true` if debug lines are logged. It triggers a reload, which logs at debug level, and
-/// then a command that always logs a line.
+/// Returns `true` if debug lines are logged. The function triggers a reload, which logs at debug
+/// level, and then runs a command that always logs a line.
 fn writes_details(scene: &mut Scene) -> bool {
     let before = scene.balancer.process.line_count();
     answer(scene, &["config", "reload"], 0);

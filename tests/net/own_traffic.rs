@@ -9,8 +9,8 @@ use crate::scene::Scene;
 /// Sends `count` pings and checks that each is answered.
 pub(crate) fn pings(from: &Namespace, to: IpAddr, count: u32) {
     for _ in 0..count {
-        // Each call sends one ping. If one call sends several, it waits for the last reply only as
-        // long as the earlier replies took.
+        // Each call sends one ping. If one call sent several, `ping` would wait for the last reply
+        // only as long as the earlier replies took.
         let text = from.text("ping", &["-n", "-c", "1", "-W", "20", &to.to_string()]).unwrap();
         assert!(text.contains("1 received"), "{text}");
     }

@@ -23,14 +23,14 @@ fn requests_reach_backends_with_client_address() {
             assert_eq!(reply.client_seen, Some(reply.local));
         }
         let answered: BTreeSet<&str> = replies.iter().flatten().map(|reply| reply.backend.as_str()).collect();
-        // The probability that none of 60 flows uses one of the three backends is below 3 x
-        // (2/3)^60 = 8e-11.
+        // The probability that at least one of the three backends gets none of the 60 flows is
+        // below 3 x (2/3)^60 = 8e-11.
         assert_eq!(answered, BTreeSet::from(["b1", "b2", "b3"]));
         let echo = bed.vip(ipv4, Bed::ECHO_PORT);
         let reply = udp_ask(&bed.client.ns, echo, b"over the whole path", BOUND).unwrap();
         assert_eq!((reply.from, reply.client_seen), (echo, Some(reply.local)));
     }
-    // A sent packet may be counted only in the iteration after it was sent.
+    // Some packets are not counted until the iteration after they were sent.
     let counts = eventually(BOUND, || {
         let counts = balancer.counters().unwrap();
         (counts.redirected() == counts.received() && counts.received() == counts.sent()).then_some(counts)

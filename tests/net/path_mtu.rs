@@ -24,8 +24,8 @@ fn narrow(core_mtu: u32) -> BedSpec {
 /// client, and the path MTU that the client cached.
 pub(crate) fn upload(scene: &Scene, vip: SocketAddr, bytes: usize) -> (u64, String) {
     let reported = || scene.settled().over_threads(&["packet_too_big_sent"]);
-    // A small send buffer limits the packets in flight to the size of a ring. Therefore even a busy
-    // machine loses none before the balancer.
+    // A small send buffer limits the packets in flight to the size of a ring. Therefore, even on a
+    // busy machine, no packet is lost before it reaches the balancer.
     scene.bed.client.ns.sysctl(&[("ipv4/tcp_wmem", "4096 65536 1048576")]).unwrap();
     let (before, start) = (reported(), Instant::now());
     let mut connection = scene.bed.http_client().connect(vip).unwrap();
@@ -312,10 +312,10 @@ fn too_big_about(like: &FrameSpec, own: Ipv4Addr, backend: Ipv4Addr) -> Vec<u8> 
     FrameSpec { destination: (own, 0).into(), icmp: Some([3, 4]), payload: quote, ..like.clone() }.bytes()
 }
 
-/// Sends the frames at such a rate that a ring holds half a second of them. At the same time,
-/// overrides the state of a backend again and again. Returns the sorted times until each override
-/// took effect. An override uses the same controller, tables and publisher as a change of the
-/// health state.
+/// Sends the frames at a rate at which a ring can hold the frames of half a second. At the same
+/// time, overrides the state of a backend again and again. Returns the sorted times until each
+/// override took effect. An override uses the same controller, tables and publisher as a change of
+/// the health state.
 fn verdicts_during(scene: &Scene, frames: Vec<Vec<u8>>) -> Vec<Duration> {
     let (router, port) = (&scene.bed.router, &scene.bed.balancers[0].port);
     let mut took = vec![];

@@ -22,7 +22,7 @@ fn start(bed: &Bed, arguments: &[&str]) -> Process {
 }
 
 /// Waits for a log line, after the first `seen` lines, in which the target changes to `up`. The
-/// line has the reason of the last failure.
+/// line contains the reason for the last failure.
 fn wait_for(probe: &mut Process, seen: usize, target: &str, up: bool) -> Value {
     let is = |line: &str| {
         let object: Value = serde_json::from_str(line).unwrap_or_default();

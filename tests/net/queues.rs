@@ -18,8 +18,8 @@ fn four_queues_use_four_threads() {
     assert_eq!((counts.threads(), counts.drops()), (4, vec![]));
     let received: Vec<u64> = (0..4).map(|n| counts.0["threads"][n]["rx"].as_u64().unwrap()).collect();
     println!("received by thread: {received:?}");
-    // The probability that none of 200 flows uses one of the four queues is below 4 x (3/4)^200 <
-    // 1e-24.
+    // The probability that at least one of the four queues gets none of the 200 flows is below 4 x
+    // (3/4)^200 < 1e-24.
     assert!(received.iter().all(|&count| count > 0), "{received:?}");
     // All packets of a flow arrive on the same queue, so no packet moves to another thread.
     assert_eq!(counts.over_threads(&["to_threads"]), 0);

@@ -1,8 +1,8 @@
-//! Runs the commands of documentation pages: all tutorials, and the how-to pages for one machine.
+//! Runs the commands of all tutorials.
 //!
 //! Each test has its own network, mount and process namespaces, which end with the test. For pages
 //! with systemd units, each host is a network namespace with private `/etc` and `/run` folders, and
-//! `systemctl.sh` replaces systemd.
+//! `systemctl.sh` replaces systemd. The module `how_to_pages` runs other pages after the tutorials.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -10,61 +10,33 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use testbed::{Namespace, Process, TempDir, binary};
+use testbed::{Namespace, Process, Section, TempDir, binary, sections};
 
 const FIRST_TRAFFIC: &str = include_str!("../../docs/tutorial/first-traffic.md");
 const SECOND_MACHINE: &str = include_str!("../../docs/tutorial/second-machine.md");
 const REAL_MACHINES: &str = include_str!("../../docs/tutorial/real-machines.md");
 /// The timeout of a test. A tutorial takes a fraction of it.
-const BOUND: Duration = Duration::from_secs(300);
+const BOUND: Duration = Duration::from_secs(600);
 
-/// The commands below one heading of a page.
-struct Section {
-    heading: &'static str,
-    commands: String,
-}
-
-impl Section {
-    /// Returns a script with an `echo` of the heading and the commands. `run` uses the `echo` lines
-    /// to split the output by heading.
-    fn script(&self) -> String {
-        format!("echo '=== {}'\n{}", self.heading, self.commands)
-    }
-}
-
-/// Returns the sections of a page that have commands. Code blocks in lists are indented.
-fn sections(page: &'static str) -> Vec<Section> {
-    let mut found = vec![Section { heading: "", commands: String::new() }];
-    let mut indent = None;
-    for line in page.lines() {
-        match (line.trim_start(), line.strip_prefix("## "), indent) {
-            ("```", ..) => indent = None,
-            ("```sh", ..) => indent = Some(line.len() - "```sh".len()),
-            (_, Some(heading), None) => found.push(Section { heading, commands: String::new() }),
-            (.., Some(spaces)) => {
-                let command = line.get(spaces..).unwrap_or_default();
-                found.last_mut().unwrap().commands += &format!("{command}\n");
-            }
-            _ => {}
-        }
-    }
-    found.retain(|section| !section.commands.is_empty());
-    found
+/// Returns a script with an `echo` of the heading and the commands. `run` uses the `echo` lines to
+/// split the output by heading.
+fn script(section: &Section) -> String {
+    format!("echo '=== {}'\n{}", section.heading, section.commands)
 }
 
 /// Returns the sections of a page that have commands. Panics if their headings are not exactly
 /// `headings`.
 fn sections_named(page: &'static str, headings: &[&str]) -> Vec<Section> {
     let found = sections(page);
-    let have: Vec<&str> = found.iter().map(|section| section.heading).collect();
+    let have: Vec<&str> = found.iter().map(|section| &*section.heading).collect();
     assert_eq!(have, headings, "the test must run exactly these sections");
     found
 }
 
 /// Runs a script, and returns its output by heading.
-fn run(script: &str) -> BTreeMap<String, String> {
-    // Locked memory is counted per user, and all units of the balancer have the same user. Where a
-    // test may not raise the limit, it allows the packet memory of one process only.
+pub(crate) fn run(script: &str) -> BTreeMap<String, String> {
+    // Locked memory is counted per user, and all units of the balancer have the same user. If a
+    // test cannot raise the limit, the limit allows the packet memory of only one process.
     static UNITS: Mutex<()> = Mutex::new(());
     let is_unit = script.contains("systemctl");
     let _one_at_a_time = is_unit.then(|| UNITS.lock().unwrap_or_else(PoisonError::into_inner));
@@ -129,7 +101,7 @@ fn first_traffic() -> Vec<Section> {
 // Promise: documented-start
 #[test]
 fn first_traffic_tutorial_serves_drains_and_cleans_up() {
-    let output = run(&first_traffic().iter().map(Section::script).collect::<String>());
+    let output = run(&first_traffic().iter().map(script).collect::<String>());
     assert!(output["Install the program"].starts_with("sluicegate "), "{output:?}");
     let start = &output["Start the load balancer"];
     assert!(start.contains("no problem found\n"), "{start}");
@@ -150,7 +122,7 @@ fn second_machine_tutorial_spreads_and_drains_without_errors() {
     let announce = "Announce the VIP from lb1";
     let (spread, drain, back) = ("Start lb2", "Drain lb1 while clients send requests", "Bring lb1 back");
     let second = sections_named(SECOND_MACHINE, &["Add the router", announce, spread, drain, back, CLEAN_UP]);
-    let output = run(&first.chain(second).map(|section| section.script()).collect::<String>());
+    let output = run(&first.chain(second).map(|section| script(&section)).collect::<String>());
     let announced = &output[announce];
     assert!(announced.contains("Established"), "{announced}");
     assert!(announced.contains("203.0.113.10 via 192.0.2.1 dev eth0 proto bird"), "{announced}");
@@ -176,98 +148,60 @@ fn second_machine_tutorial_spreads_and_drains_without_errors() {
     assert!(both.iter().all(|hop| output[back].contains(hop)), "{}", output[back]);
 }
 
-const INSTALL: &str = "Install the program";
-const BACKEND: &str = "Set up each backend";
-const BALANCER: &str = "Set up the load balancer";
-const REQUEST: &str = "Send a request from a router or a client";
+/// The sections of `real-machines.md`.
+pub(crate) const INSTALL: &str = "Install the program";
+pub(crate) const BACKEND: &str = "Set up each backend";
+pub(crate) const BALANCER: &str = "Set up the load balancer";
+pub(crate) const REQUEST: &str = "Send a request from a router or a client";
 
-/// Returns a script that sets up each backend of `real-machines.md` on its own host and then runs
-/// `more`.
-fn real_machines(more: &[(&str, String)]) -> String {
+/// Returns a script that creates the network of the tutorials with additional hosts
+/// (`name:address`), and sets up the backends `b1` and `b2` as `real-machines.md` describes.
+pub(crate) fn real_machines(more_hosts: &[&str]) -> String {
     let first = first_traffic();
-    let network = first.iter().find(|section| section.heading == "Create the network").unwrap();
-    let mut script = network.commands.clone();
+    let network = &first.iter().find(|section| section.heading == "Create the network").unwrap().commands;
+    let names: String =
+        more_hosts.iter().map(|host| format!(" {}", host.split(':').next().unwrap())).collect();
+    let hosts: String = more_hosts.iter().map(|host| format!(" {host}")).collect();
+    let (all, addresses) = ("switch client lb1 b1 b2", "b2:192.0.2.12");
+    assert!(network.contains(all) && network.contains(addresses), "{network}");
+    let mut script =
+        network.replace(all, &format!("{all}{names}")).replace(addresses, &format!("{addresses}{hosts}"));
     for host in ["b1", "b2"] {
-        script += &format!(
-            "mkdir {host}\necho 'this is {host}' > {host}/index.html\n\
-             ip netns exec {host} python3 -m http.server --directory {host} 80 > {host}.log 2>&1 &\n{}",
-            on(host, &real_machine(&[INSTALL, BACKEND]))
-        );
+        script += &web_server(host);
+        script += &on(host, host, &real_machine(&[INSTALL, BACKEND]));
     }
-    more.iter().fold(script, |script, (host, commands)| script + &on(host, commands))
+    script
 }
 
-/// Returns a script that runs commands on the host `host`.
-fn on(host: &str, commands: &str) -> String {
-    format!("echo '=== {host}'\non {host} <<'COMMANDS'\n{commands}COMMANDS\n")
+/// Returns a script that starts a web server on the host `host`.
+pub(crate) fn web_server(host: &str) -> String {
+    format!(
+        "mkdir {host}\necho 'this is {host}' > {host}/index.html\n\
+         ip netns exec {host} python3 -m http.server --directory {host} 80 > {host}.log 2>&1 &\n"
+    )
+}
+
+/// Returns a script that runs commands on the host `host`, in a new shell. `run` returns their
+/// output under `heading`.
+pub(crate) fn on(heading: &str, host: &str, commands: &str) -> String {
+    format!("echo '=== {heading}'\non {host} <<'COMMANDS'\n{commands}COMMANDS\n")
 }
 
 /// Returns the commands in the sections of `real-machines.md` with these headings.
-fn real_machine(headings: &[&str]) -> String {
+pub(crate) fn real_machine(headings: &[&str]) -> String {
     let page = sections_named(REAL_MACHINES, &[INSTALL, BACKEND, BALANCER, REQUEST]);
-    let chosen = page.iter().filter(|section| headings.contains(&section.heading));
+    let chosen = page.iter().filter(|section| headings.contains(&&*section.heading));
     chosen.map(|section| &*section.commands).collect()
 }
 
 // Promise: documented-start
 #[test]
 fn real_machines_tutorial_serves_through_the_units() {
-    let hosts = [("lb1", real_machine(&[INSTALL, BALANCER])), ("client", real_machine(&[REQUEST]))];
-    let output = run(&real_machines(&hosts));
+    let script = real_machines(&[])
+        + &on("lb1", "lb1", &real_machine(&[INSTALL, BALANCER]))
+        + &on("client", "client", &real_machine(&[REQUEST]));
+    let output = run(&script);
     assert!(output["lb1"].starts_with("sluicegate "), "{output:?}");
     assert!(output["lb1"].contains("\nbackends     2 serving, 0 draining"), "{output:?}");
     assert!(["this is b1\n", "this is b2\n"].contains(&&*output["client"]), "{output:?}");
-}
-
-/// How-to pages for a load balancer without a router. Their commands run one page after the other.
-const ON_ONE_MACHINE: [(&str, &str); 9] = [
-    ("prepare-a-machine", include_str!("../../docs/how-to/prepare-a-machine.md")),
-    ("manage-the-configuration", include_str!("../../docs/how-to/manage-the-configuration.md")),
-    ("check-backends", include_str!("../../docs/how-to/check-backends.md")),
-    ("capture-packets", include_str!("../../docs/how-to/capture-packets.md")),
-    ("replay-a-capture", include_str!("../../docs/how-to/replay-a-capture.md")),
-    ("size-a-machine", include_str!("../../docs/how-to/size-a-machine.md")),
-    ("api", include_str!("../../docs/reference/api.md")),
-    ("upgrade", include_str!("../../docs/how-to/upgrade.md")),
-    ("restart-a-cluster", include_str!("../../docs/how-to/restart-a-cluster.md")),
-];
-
-#[test]
-fn how_to_pages_run_on_one_machine() {
-    // The packet buffers of two processes must fit below the limit of locked memory, because the
-    // test cannot raise the limit.
-    let small = "printf '\\n[io]\\nframes_per_queue = 1024\\n' >> /etc/sluicegate/sluicegate.toml";
-    let start = "systemctl enable --now sluicegate\n";
-    let setup = real_machine(&[INSTALL, BALANCER]).replace(start, &format!("{small}\n{start}"));
-    assert!(setup.contains(small), "{setup}");
-    let mut commands = setup + "export CREDENTIALS_DIRECTORY=/etc/sluicegate/secrets\n";
-    for (name, page) in ON_ONE_MACHINE {
-        let page = sections(page);
-        assert!(!page.is_empty(), "{name} has no commands");
-        commands +=
-            &page.iter().map(|section| format!("echo '== {name}'\n{}", section.commands)).collect::<String>();
-        if name == "manage-the-configuration" {
-            // This page changes the configuration file, so a reload follows.
-            commands += "sluicegate config reload\n";
-        }
-    }
-    let commands = commands.replace("--duration 10s", "--duration 2s");
-    let output = run(&real_machines(&[("lb1", commands)]));
-    let parts: Vec<&str> = output["lb1"].split("== ").collect();
-    let of = |name: &str| {
-        parts.iter().filter(|part| part.starts_with(&format!("{name}\n"))).copied().collect::<String>()
-    };
-    assert!(of("prepare-a-machine").contains("errors: 0"), "{output:?}");
-    assert!(of("check-backends").contains("b1 "), "{output:?}");
-    assert!(of("replay-a-capture").contains("received "), "{output:?}");
-    assert!(of("size-a-machine").contains("VmRSS:"), "{output:?}");
-    assert!(of("api").contains("\"forwarder\""), "{output:?}");
-    let upgrade = of("upgrade");
-    for digest in ["algorithm ", "configuration "] {
-        let lines: Vec<&str> = upgrade.lines().filter(|line| line.starts_with(digest)).collect();
-        assert!(lines.len() == 2 && lines[0] == lines[1], "{lines:?}");
-    }
-    for page in ["upgrade", "restart-a-cluster"] {
-        assert!(of(page).contains("\nbackends     2 serving, 0 draining"), "{output:?}");
-    }
 }

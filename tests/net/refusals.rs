@@ -250,7 +250,7 @@ fn decap_starts_again_at_once_after_a_kill() {
     let from = ["192.0.2.0/24".to_owned()];
     let mut first = Decap::start(&bed, 0, &from).unwrap();
     first.process.kill();
-    // After a kill, the kernel removes the program some time after the process.
+    // After SIGKILL, the process may end some time before the kernel removes the program.
     let again = testbed::eventually(BOUND, || Decap::start(&bed, 0, &from).ok());
     again.expect("decap does not start again").stop().unwrap();
 }

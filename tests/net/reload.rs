@@ -12,7 +12,7 @@ use testbed::{Balancer, Bed, BedSpec, Connection, LbConfig, UdpFlows, VIP_V4, VI
 
 use crate::scene::{BOUND, SILENCE, Scene, backend_of, count, names};
 
-/// A thread that sends on a set of flows until the handle is dropped.
+/// A thread that sends packets on a set of flows until the handle is dropped.
 pub(crate) struct Traffic {
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<Vec<Vec<Option<String>>>>>,
@@ -89,8 +89,8 @@ fn weight_changes_move_no_connection() {
     );
 }
 
-/// Starts a thread that sends on the flows for `rounds` rounds and then until `done`. It returns
-/// the backend of each flow, which must not change, and the number of sent packets.
+/// Starts a thread that sends packets on the flows for `rounds` rounds and then until `done`. It
+/// returns the backend of each flow, which must not change, and the number of sent packets.
 fn use_udp(
     mut flows: UdpFlows,
     rounds: usize,

@@ -30,7 +30,7 @@ struct Clusters {
 
 impl Clusters {
     /// Starts two clusters. The backends `b1` and `b2` belong to the first cluster, and `b3`
-    /// belongs to the second. `weights` has the weight of each cluster.
+    /// belongs to the second. `weights` contains the weight of each cluster.
     fn new(weights: [u32; 2], checks: &str) -> Self {
         let vips = VIPS.concat().iter().map(|text| text.parse().unwrap()).collect();
         let bed = Bed::new(&BedSpec { balancers: 2, vips, ..BedSpec::default() }).unwrap();

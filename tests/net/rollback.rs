@@ -147,7 +147,7 @@ fn rolled_back_file_waits_for_its_next_change() {
     watched(&scene.bed, &[1, 2, 1]).write(&scene.bed, 0).unwrap();
     wait_for(&mut scene, seen, &["reloaded", "file changed"]);
     assert!(says(&scene, &["config", "rollback"], 0).contains("generation 3 is in force"));
-    // A change of another file in the directory must not reload the rolled-back file.
+    // A change of a different file in the directory must not reload the rolled-back file.
     let seen = scene.balancer.process.line_count();
     fs::write(scene.bed.dir().join("other"), "x").unwrap();
     wait_for(&mut scene, seen, &["rolled-back file ignored until its next change"]);

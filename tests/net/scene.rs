@@ -39,7 +39,8 @@ impl Scene {
         Self { balancer, decaps, bed }
     }
 
-    /// Waits until the balancer is ready, which takes longer than the start if backends are checked.
+    /// Waits until the balancer is ready, which takes longer than the start if backends are
+    /// checked.
     pub(crate) fn wait_until_ready(&self) {
         let ready = || (self.balancer.ask_plainly("/readyz").unwrap().0 == 200).then_some(());
         assert!(eventually(BOUND, ready).is_some(), "{}", self.diagnosis());

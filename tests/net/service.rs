@@ -111,7 +111,7 @@ fn unit_serves_traffic_and_notifies_systemd() {
         ("CapAmb:", 0, 0),
         ("NoNewPrivs:", 1, 1),
     ] {
-        assert_all(balancer, field, |thread| if thread.starts_with("packet-") { packet } else { main });
+        assert_all(balancer, field, |thread| if is_unprivileged(thread) { packet } else { main });
     }
     let of_memory = fs::metadata(format!("/proc/{}/mem", balancer.id())).unwrap();
     assert_eq!(of_memory.uid(), 0, "the process memory is readable by its user");
@@ -149,6 +149,11 @@ fn missing_capability_is_named_before_start() {
     }
 }
 
+/// Returns `true` for the threads of the data plane, which give up their capabilities.
+fn is_unprivileged(thread: &str) -> bool {
+    thread == "watch" || thread.starts_with("packet-")
+}
+
 /// Checks a numeric field of the status of each thread.
 fn assert_all(process: &Process, field: &str, wanted: impl Fn(&str) -> u64) {
     let found = threads(process, field);
@@ -166,7 +171,7 @@ fn root_start_drops_capabilities_like_the_unit() {
     let balancer = &scene.balancer.process;
     for field in ["CapPrm:", "CapEff:", "CapInh:"] {
         let kept = NET_ADMIN_AND_RAW | NET_BIND | IPC_LOCK;
-        let of = |thread: &str| if thread.starts_with("packet-") { 0 } else { kept };
+        let of = |thread: &str| if is_unprivileged(thread) { 0 } else { kept };
         assert_all(balancer, field, of);
     }
     for process in scene.decaps.iter().map(|decap| &decap.process).chain([balancer]) {

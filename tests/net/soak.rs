@@ -27,7 +27,7 @@ fn config(bed: &Bed, round: usize) -> LbConfig {
     config
 }
 
-/// Returns the number of open file descriptors and the resident memory in KiB of the balancer.
+/// Returns how many file descriptors the balancer has open, and its resident memory in KiB.
 pub(crate) fn footprint(scene: &Scene) -> (usize, u64) {
     let folder = std::path::PathBuf::from(format!("/proc/{}", scene.balancer.process.id()));
     let descriptors = std::fs::read_dir(folder.join("fd")).unwrap().count();

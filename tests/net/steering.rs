@@ -48,8 +48,9 @@ fn carries_all(scene: &Scene, queues: usize) {
         (&[0, 0][..], &[0, 0][..]),
         "a packet thread received or sent packets itself"
     );
-    // The probability that none of 100 flows uses one of the two threads is 2^-99. The probability
-    // that none uses one of four queues is below 4 x (3/4)^100 < 1e-11.
+    // The probability that one of the two threads gets none of the 100 flows is 2^-99. The
+    // probability that at least one of four queues gets none of them is below 4 x (3/4)^100 <
+    // 1e-11.
     assert!(taken[..2].iter().all(|count| *count > 0) && received[2..].iter().all(|count| *count > 0));
     assert_eq!(received, steered, "a ring overflowed");
     scene.taken_off(counts.sent());
@@ -114,7 +115,7 @@ fn steered_reload_moves_no_flow_and_keeps_threads() {
     assert_eq!((counts.threads(), counts.drops()), (3, vec![]));
 }
 
-/// The client sends more than the balancer can forward until the balancer stops.
+/// The client sends packets faster than the balancer can forward them, until the balancer stops.
 #[test]
 fn stop_during_flood_loses_no_frame() {
     for queues in [1, 4] {

@@ -1,9 +1,8 @@
 #!/bin/sh
 # Replaces systemctl in tests. The commands `enable --now`, `start`, `restart`, `reload`,
 # `is-active` and `disable --now` process units as systemd does. Supported settings are the user,
-# capabilities, credentials, the runtime folder, the environment file, the limit of locked memory
-# and the notification socket with MAINPID=. The log of a unit is a file in the folder of this
-# script.
+# capabilities, credentials, the runtime folder, the environment file, the limit on locked memory,
+# and the notification socket with MAINPID=. Each unit has a log file in the folder of this script.
 set -eu
 dir=$(dirname "$0")
 setting() { sed -n "s/^$1=//p" "$unit"; }
@@ -54,8 +53,8 @@ start() {
     install -d -o "$user" -m 0700 /run/credentials
     install -o "$user" -m 0400 "${credential#*:}" "/run/credentials/${credential%%:*}"
   done
-  # Locked memory is counted per user, including other processes of the same user. Without
-  # CAP_SYS_RESOURCE the limit stays unchanged.
+  # Locked memory is counted per user, including other processes of the same user. If
+  # CAP_SYS_RESOURCE is missing, the limit stays unchanged.
   [ "$(setting LimitMEMLOCK)" != infinity ] || ulimit -l unlimited 2> /dev/null || true
   [ "$(setting Type)" != notify ] || listen
   eval "set -- $(setting ExecStart)" # words are split as systemd splits $NAME
@@ -66,7 +65,7 @@ start() {
 verb=
 for word in "$@"; do
   case $word in
-    -*) ;; # every order takes effect at once, and nothing is asked
+    -*) ;; # options are ignored: commands take effect at once and do not prompt
     *) if [ -z "$verb" ]; then verb=$word; else
       choose "$word"
       case $verb in

@@ -49,8 +49,8 @@ fn trace(bed: &Bed, file: &Path, source: SocketAddr, vip: SocketAddr, more: &[&s
     Process::to_end(&bed.client.ns, bed.program().unwrap(), &args, 2 * BOUND).unwrap()
 }
 
-/// Runs `sluicegate trace` and returns its reports. Each packet must have exactly one, from the
-/// balancer.
+/// Runs `sluicegate trace` and returns its reports. Each packet must have exactly one report, from
+/// the balancer.
 fn reported(scene: &Scene, source: SocketAddr, vip: SocketAddr, more: &[&str]) -> Vec<Value> {
     let ended = trace(&scene.bed, &file(&scene.bed), source, vip, &[more, &["--json"]].concat());
     assert_eq!(ended.code, Some(0), "{ended:?}\n{}", scene.diagnosis());
@@ -208,8 +208,8 @@ fn wrong_trace_key_brings_no_report() {
     assert!(!scene.balancer.process.tail().contains("trace report lost"), "{}", scene.diagnosis());
 }
 
-/// The marks have the correct layout. One has a wrong key, one an old time, and one a receiver that
-/// is not listed.
+/// The marks have the correct layout, but one has a wrong key, one has an old time, and one names a
+/// receiver that is not listed.
 #[test]
 fn forged_stale_and_unlisted_marks_bring_no_report() {
     let scene = scene();

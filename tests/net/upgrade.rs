@@ -84,8 +84,8 @@ impl Line {
     }
 }
 
-/// A thread that sends on UDP flows until the handle is dropped. Some packets may be lost, but no
-/// flow may change its backend.
+/// A thread that sends packets on UDP flows until the handle is dropped. Some packets can be lost,
+/// but every flow must keep its backend.
 struct Flows {
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicUsize>,
@@ -186,7 +186,7 @@ impl Pulse {
                 while !stop.load(Ordering::Relaxed) {
                     let sent = Instant::now();
                     let _ = socket.send(b"pulse"); // may return an ICMP error for an earlier packet
-                    // Responses to earlier requests count too.
+                    // Responses to earlier requests are accepted too.
                     while socket.recv(&mut room).is_ok() {
                         longest = longest.max(last.elapsed());
                         last = Instant::now();
@@ -541,7 +541,7 @@ fn upgrade_notifies_systemd_of_main_pid() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// The error of a new process that reaches the limit of open files while it binds queues.
+/// The error message of a new process that reaches its limit on open files while it binds queues.
 const NO_SOCKET: &str = "cannot bind an AF_XDP socket";
 /// The time between the first two packets of a flow. It exceeds 250 ms, the resolution of the
 /// connection table's clock.
@@ -549,8 +549,8 @@ const TICK: Duration = Duration::from_millis(300);
 /// The timeout for replies on flows that may use a queue without a socket. If the machine is slow,
 /// the test repeats the round.
 const SHORT: Duration = Duration::from_secs(2);
-/// After this time a packet counts as lost. On these links a reply takes less than a millisecond,
-/// but a busy machine adds a delay.
+/// After this time, a packet is considered lost. On these links a reply takes less than a
+/// millisecond, but a busy machine adds a delay.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 const PACE: Duration = Duration::from_millis(1);
 /// The maximum number of attempts to upgrade. In each attempt the new process waits two seconds for

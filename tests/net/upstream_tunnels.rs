@@ -1,8 +1,8 @@
 //! Tests of upstream tunnels. The balancer must forward a packet from a tunnel like a packet that
 //! arrives without one.
 //!
-//! The tests write the outer headers themselves, because the kernel of test machines may have no
-//! tunnel devices.
+//! The tests write the outer headers themselves, because the kernel on a test machine might not
+//! support tunnel devices.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};

@@ -199,8 +199,8 @@ pub fn binary() -> Result<PathBuf> {
     found.context("release/sluicegate is missing, build it with `cargo build --release -p sluicegate`")
 }
 
-/// Returns `true` if a log line reports that the balancer is ready. Lines with "not ready" do not
-/// count.
+/// Returns `true` if a log line reports that the balancer is ready. Lines with "not ready" are
+/// ignored.
 pub(crate) fn says_ready(line: &str) -> bool {
     let mut before = "";
     line.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).any(|word| {

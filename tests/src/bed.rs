@@ -1,10 +1,10 @@
 //! The topology of a testbed: client, router, balancers and backends. Each host is a network
 //! namespace.
 //!
-//! All links meet at the router, and no link leaves the testbed. The router forwards traffic for
-//! the VIPs to the balancers. Each backend has the VIPs on `lo` and runs one HTTP server and two
-//! UDP servers, which reply directly to the client (direct server return). The module `balancer`
-//! starts the balancer process, and `decap` starts decapsulation on backends.
+//! Every link connects a host to the router, and no link leaves the testbed. The router forwards
+//! traffic for the VIPs to the balancers. Each backend has the VIPs on `lo` and runs one HTTP
+//! server and two UDP servers, which reply directly to the client (direct server return). The
+//! module `balancer` starts the balancer process, and `decap` starts decapsulation on backends.
 //!
 //! References: Eisenbud et al., *Maglev*, NSDI 2016, figure 3.
 
@@ -32,7 +32,7 @@ pub struct BedSpec {
     pub backends: u8,
     /// The number of queues per balancer link. The router distributes flows over the queues.
     pub queues: u32,
-    /// The MTU of the client link, in bytes.
+    /// The MTU of the client's link, in bytes.
     pub client_mtu: u32,
     /// The MTU of all other links, in bytes.
     pub core_mtu: u32,
@@ -44,8 +44,8 @@ pub struct BedSpec {
     /// The path of the balancer binary. If it is `None`, [`binary`](crate::binary) finds the
     /// binary.
     pub program: Option<PathBuf>,
-    /// Two NICs of this machine that are connected to each other by a cable. They replace the veth
-    /// pair between the first balancer and the router.
+    /// Two NICs of this machine, connected to each other by a cable. The NICs replace the veth pair
+    /// between the first balancer and the router.
     pub wire: Option<[&'static str; 2]>,
 }
 
@@ -355,7 +355,7 @@ fn host(name: &str, device: &'static str, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<
     let ns = Namespace::new(name)?;
     ns.sysctl(QUIET)?;
     // By default, newer kernels choose a new transmit hash when TCP retransmits. A retransmitted
-    // segment would then reach another queue or another balancer.
+    // segment would then reach a different queue or a different balancer.
     if Path::new("/proc/sys/net/core/txrehash").exists() {
         ns.sysctl(&[("core/txrehash", "0")])?;
     }
@@ -370,7 +370,7 @@ fn bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Settings for all devices, also for those that are created later. IPv6 addresses are usable
+/// Settings for all devices, including devices that are created later. IPv6 addresses are usable
 /// immediately, and hosts send no unsolicited packets.
 const QUIET: &[(&str, &str)] = &[
     ("ipv4/conf/all/rp_filter", "0"),

@@ -1,7 +1,8 @@
 //! Writes the configuration files of the balancers in a testbed.
 //!
-//! The files are like `config/sluicegate.toml`. The hash key is in a separate file. All balancers
-//! of a testbed have the same settings. Each balancer finds its own section by its host name.
+//! The files have the same structure as `config/sluicegate.toml`. The hash key is in a separate
+//! file. All balancers of a testbed have the same settings. Each balancer finds its own section by
+//! its host name.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -100,7 +101,7 @@ pub struct LbConfig {
 }
 
 impl LbConfig {
-    /// Returns a configuration in which all backends have weight 1 and get packets over GRE over
+    /// Returns a configuration in which all backends have weight 1 and get packets in GRE over
     /// IPv4. The VIPs have services for HTTP and for both UDP ports.
     #[must_use]
     pub fn new(bed: &Bed) -> Self {

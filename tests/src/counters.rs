@@ -1,6 +1,6 @@
-//! The counters of a balancer, parsed from the JSON response of its admin socket.
+//! Reads the counters of a balancer from the JSON response of its admin socket.
 //!
-//! A missing counter counts as 0, so that tests do not depend on the exact set of counters.
+//! A missing counter is read as 0, so that tests do not depend on the exact set of counters.
 
 use serde_json::Value;
 

@@ -1,7 +1,8 @@
-//! A parser for captured frames, and a text form of frames for test output.
+//! Parses captured frames, and formats frames as text for test output.
 //!
-//! [`Frame::parse`] parses a frame, and [`Frame::outer`] splits an encapsulated packet. The code
-//! shares nothing with the product, so that it can verify the product's packets.
+//! [`Frame::parse`] parses a frame, and [`Frame::outer`] splits an encapsulated packet. The parser
+//! is independent of the balancer's code, so that tests can use it to verify the balancer's
+//! packets.
 //!
 //! References: RFC 791, 8200, 2784 (GRE), 2003 (IPIP), draft-ietf-intarea-gue-09 §3 (variant 0).
 
@@ -283,7 +284,7 @@ pub(crate) fn pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8, l
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),
     };
-    // The fields have the order of the IPv6 pseudo-header. It gives the same sum for IPv4, because
+    // The fields have the order of the IPv6 pseudo-header. The sum is the same for IPv4, because
     // the order does not affect the sum and the additional bytes are zero.
     [octets(source), octets(destination), length.to_vec(), vec![0, 0, 0, protocol]].concat()
 }

@@ -1,6 +1,7 @@
 //! Splits IP packets into fragments, and reassembles captured fragments.
 //!
-//! The code shares nothing with the product, so that it can verify the product's fragments.
+//! This module is independent of the balancer's code, so that tests can use it to verify the
+//! balancer's fragments.
 //!
 //! References: RFC 791 §3.2, RFC 8200 §4.5.
 

@@ -1,7 +1,7 @@
 //! Builds frames that the kernel's network stack would not send.
 //!
-//! The frames have correct lengths and checksums. The code shares nothing with the product, so that
-//! it can verify the product's parsers.
+//! The frames have correct lengths and checksums. This module is independent of the balancer's
+//! code, so that tests can use it to verify the balancer's parsers.
 //!
 //! References: RFC 791, 768, 792, 4443, 9293, 8200; IEEE 802.1Q.
 
@@ -51,8 +51,8 @@ impl FrameSpec {
         }
     }
 
-    /// Returns the smallest UDP datagram. In IPv4 its frame has 64 bytes including the FCS. In IPv6
-    /// it has no payload.
+    /// Returns the smallest UDP datagram. In IPv4 its frame is 64 bytes long including the FCS. In
+    /// IPv6 it has no payload.
     #[must_use]
     pub fn smallest_udp(from: [u8; 6], to: [u8; 6], source: SocketAddr, destination: SocketAddr) -> Self {
         let payload = if source.is_ipv4() { vec![0x5a; 18] } else { vec![] };

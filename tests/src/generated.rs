@@ -1,5 +1,5 @@
-//! Parts of `docs/reference` pages that are generated from the code. They are between two markers
-//! in the page.
+//! Checks and writes the generated parts of `docs/reference` pages. In each page, the generated
+//! part is between two markers.
 //!
 //! Tests compare these parts with the text that the code generates. If the environment variable
 //! [`WRITE_DOCS`] is set, the same function writes the text to the page. `cargo xtask docs` sets
@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 /// The environment variable that makes [`generated_page`] write to the page.
 pub const WRITE_DOCS: &str = "SLUICEGATE_WRITE_DOCS";
 
-/// Returns `true` if the page has `text` between its markers. If [`WRITE_DOCS`] is set, writes
+/// Returns `true` if the page contains `text` between its markers. If [`WRITE_DOCS`] is set, writes
 /// `text` to the page first.
 ///
 /// `page` is a path relative to the root of the repository.

@@ -82,8 +82,8 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         }
         while let Ok((stream, _)) = listener.accept() {
             let shared = Arc::clone(shared);
-            // If no thread can be started, the connection is closed, and the client counts a
-            // failure.
+            // If no thread can be started, the connection is closed, and the request of the client
+            // fails.
             drop(thread::Builder::new().stack_size(STACK_BYTES).spawn(move || serve(&stream, &shared)));
         }
     }

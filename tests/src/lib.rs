@@ -2,8 +2,8 @@
 //!
 //! A testbed consists of unnamed network namespaces, veth links and real balancer processes. A test
 //! describes it with a [`BedSpec`]. The test then sends requests and frames and starts processes on
-//! each [`Host`]. Real router daemons can take part as well. The testbed judges no results: the
-//! tests and `cargo xtask demo` do.
+//! each [`Host`]. Real router daemons can take part as well. The testbed does not evaluate results.
+//! The tests and `cargo xtask demo` do that.
 //!
 //! Every child process ends with the thread that started it, so a killed test leaves no process or
 //! namespace behind. All traffic stays inside the namespaces. Addresses are from ranges for
@@ -28,11 +28,13 @@ mod load_generator;
 mod manager;
 mod memcached;
 mod namespace;
+mod pages;
 mod pcap;
 mod process;
 mod query_client;
 mod router;
 mod router_config;
+mod stall;
 mod temp;
 mod tunnels;
 mod udp;
@@ -58,6 +60,7 @@ pub use load_generator::{Flood, flood, send_at};
 pub use manager::Manager;
 pub use memcached::{MEMCACHED_PORT, start_memcached, start_memcached_at, start_memcached_at_port};
 pub use namespace::Namespace;
+pub use pages::{Section, other_commands, sections};
 pub use pcap::{read_pcap, write_pcap};
 pub use process::{Ended, Line, Process, Stream};
 pub use query_client::QueryClient;
@@ -65,6 +68,7 @@ pub use router::{Router, RouterKind};
 pub use router_config::{
     CLUSTER_ASN, FRR_BFDD, ROUTER_ASN, ROUTER_KEY, RouterSession, config as router_config,
 };
+pub use stall::Stall;
 pub use temp::TempDir;
 pub use tunnels::Tunnels;
 pub use udp::{UdpReply, UdpServer, udp_ask};

@@ -1,7 +1,7 @@
 //! Links between hosts: veth pairs, `ip` scripts, kernel settings and device counters.
 //!
 //! Both ends of a link have offloads disabled. With offloads, the XDP program would get packets
-//! from the local network stack with partial checksums or with up to 64 kB.
+//! from the local network stack with partial checksums or lengths of up to 64 kB.
 //!
 //! References: veth(4); Documentation/networking/ip-sysctl.rst.
 
@@ -90,7 +90,7 @@ pub(crate) fn carries(Device { ns, name }: Device<'_>) -> Result<()> {
         let line = ns.output(show).ok()?.stdout;
         String::from_utf8_lossy(&line).contains(" state UP ").then_some(())
     });
-    up.with_context(|| format!("{name} of namespace {} has no carrier after {BOUND:?}", ns.name()))?;
+    up.with_context(|| format!("device {name} in namespace {} has no carrier after {BOUND:?}", ns.name()))?;
     // The kernel reports the carrier shortly before the queues exist. It does both under one lock,
     // which this command also takes, so the queues exist when the command returns.
     ns.ip(&format!("link set {name} up"))?;
@@ -198,7 +198,7 @@ pub struct DeviceCounts {
     /// The number of packets sent.
     pub tx_packets: u64,
     /// The number of packets dropped on transmit. On a veth device they include packets for which
-    /// the other end had no room.
+    /// the other end had no space.
     pub tx_dropped: u64,
 }
 

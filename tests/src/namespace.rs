@@ -1,9 +1,10 @@
 //! An unnamed network namespace, which is owned by a worker thread.
 //!
 //! The worker thread lives until the last [`Namespace`] handle is dropped. Closures run in the
-//! namespace. Sockets and child processes that a closure creates belong to the namespace, and so do
-//! its changes below `/proc/sys/net`. Child processes with a parent-death signal end with the
-//! worker thread. The modules `link` and `bed` configure devices and addresses.
+//! namespace. Sockets and child processes that a closure creates belong to the namespace. The
+//! closure's changes below `/proc/sys/net` affect only the namespace. Child processes with a
+//! parent-death signal end with the worker thread. The modules `link` and `bed` configure devices
+//! and addresses.
 //!
 //! References: network_namespaces(7); setns(2) on `/proc/PID/task/TID/ns/net`.
 

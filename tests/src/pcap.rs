@@ -1,8 +1,8 @@
 //! Reads and writes capture files (pcap).
 //!
 //! Files are little-endian and have the link type Ethernet. The writer uses timestamps in
-//! microseconds. The reader also accepts nanoseconds. The code shares nothing with the product, so
-//! that it can verify the product's capture files.
+//! microseconds. The reader also accepts nanoseconds. This module is independent of the balancer's
+//! code, so that tests can use it to verify the balancer's capture files.
 //!
 //! References: draft-ietf-opsawg-pcap-05 §4 and §5.
 
@@ -70,7 +70,7 @@ mod tests {
         write_pcap(&path, &frames).unwrap();
         assert_eq!(read_pcap(&path).unwrap(), frames);
         let bytes = fs::read(&path).unwrap();
-        // The file header has 24 bytes, and each frame header has 16 bytes
+        // The file header is 24 bytes long, and each frame header is 16 bytes long
         // (draft-ietf-opsawg-pcap-05, figures 1 and 2).
         assert_eq!(bytes.len(), 24 + 3 * 16 + 1503);
         assert_eq!(bytes[..8], [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0]);

@@ -1,4 +1,4 @@
-//! A child process in a network namespace. Its output is recorded.
+//! Runs a child process in a network namespace, and records its output.
 //!
 //! Dropping the handle ends the child. If the thread that started the child ends first, the kernel
 //! kills the child. Signals are sent only to the child itself, not to its descendants.
@@ -124,7 +124,7 @@ impl Process {
         self.output().lines.clone()
     }
 
-    /// Waits for a line that `wanted` accepts. Lines that are already recorded count too.
+    /// Waits for a line that `wanted` accepts. Lines that are already recorded are considered too.
     ///
     /// # Errors
     /// Returns an error if no such line appears within `bound` or before the process ends. The
@@ -245,7 +245,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         if self.try_status().is_none() && self.signal(Signal::SIGTERM).is_ok() {
             // The first signal may start a drain, which a second signal ends. The two signals
-            // differ, because the kernel may merge two equal pending signals.
+            // differ, because the kernel may merge two identical pending signals.
             drop(self.signal(Signal::SIGINT));
             eventually(GRACE, || self.try_status());
         }

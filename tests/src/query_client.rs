@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::Namespace;
 
-/// A memcached client that queries one server from one socket.
+/// A memcached client that sends requests from one socket to one server.
 #[derive(Debug)]
 pub struct QueryClient {
     socket: UdpSocket,

@@ -23,7 +23,7 @@ pub enum RouterKind {
     Bird,
     /// FRR with the daemons zebra, bfdd and bgpd.
     Frr,
-    /// gobgpd. It has no BFD and does not install kernel routes.
+    /// gobgpd, which does not support BFD and does not install kernel routes.
     Gobgp,
 }
 

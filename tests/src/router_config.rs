@@ -22,7 +22,7 @@ pub const ROUTER_KEY: &str = "s3cret";
 /// A BGP session with a balancer, as the router configures it.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterSession {
-    /// The number of the balancer, starting with 1.
+    /// The balancer's number. The first balancer has number 1.
     pub machine: u8,
     /// `true` if the session runs over IPv4, `false` for IPv6.
     pub ipv4: bool,

@@ -1,5 +1,5 @@
 //! Kernel tunnel devices that decapsulate packets on a backend. Tests use them instead of
-//! `sluicegate decap` to check the encapsulation independently of the product.
+//! `sluicegate decap` to check the encapsulation with independent code.
 //!
 //! The devices are created with the commands in `docs/how-to/prepare-backends.md`. The kernel needs
 //! ip_gre, ip6_gre, ipip, sit, ip6_tunnel and fou.
@@ -28,8 +28,8 @@ impl Tunnels {
         Ok(Self { host: host.clone() })
     }
 
-    /// Returns the number of packets that were decapsulated for this kind and address family of
-    /// outer headers. IPIP and GUE share the same devices, so their packets are counted together.
+    /// Returns the number of decapsulated packets whose outer headers have this kind and this
+    /// address family. IPIP and GUE share the same devices, so their packets are counted together.
     ///
     /// # Errors
     /// Returns an error if a device does not exist.

@@ -1,4 +1,4 @@
-//! Many UDP flows from one client. Each flow has its own local port.
+//! Sends packets on many UDP flows from one client. Each flow has its own local port.
 //!
 //! In each round, every flow sends one packet to an echo server and receives the name of the
 //! backend. The sockets are connected, so replies from other addresses are discarded.

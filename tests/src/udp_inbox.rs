@@ -1,4 +1,4 @@
-//! A UDP server that records all datagrams and sends no replies.
+//! Runs a UDP server that records all datagrams and sends no replies.
 //!
 //! For each datagram it records the sender, the length and a digest of the payload. The kernel has
 //! already reassembled fragmented datagrams.

@@ -10,8 +10,8 @@ use testbed::{Balancer, Capture, Encapsulation, Frame, Ip, Kind, eventually, inj
 
 use crate::scene::{BOUND, Scene};
 
-/// Checks that HTTP and UDP checks of both VIPs succeed, and that their packets equal those that
-/// the balancer sends for clients.
+/// Checks that HTTP and UDP checks of both VIPs succeed, and that their packets are identical to
+/// the packets that the balancer sends for clients.
 fn carries(kind: Encapsulation, outer_v4: bool, keys: &str, from: &[&str]) -> Vec<Frame> {
     let scene = Scene::new(1, kind, outer_v4, keys, from);
     let balancer = Balancer::start(&scene.bed, 0, &scene.config).unwrap();
@@ -48,7 +48,7 @@ fn carries(kind: Encapsulation, outer_v4: bool, keys: &str, from: &[&str]) -> Ve
 }
 
 /// Captures frames for a VIP at the router, with or without encapsulation. Packets that the host's
-/// kernel sent itself are excluded by their TTL, such as rejections of repeated answers.
+/// kernel sent itself, such as rejections of repeated answers, are excluded by their TTL.
 fn watch(scene: &Scene) -> Capture {
     let vips = scene.bed.spec.vips.clone();
     let wanted = move |bytes: &[u8]| {

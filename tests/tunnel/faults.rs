@@ -28,8 +28,8 @@ fn looks(scene: &Scene, expected: [bool; 4]) {
     });
 }
 
-/// Returns `true` if the attempt succeeds. If success is expected, the attempt has no time limit
-/// here.
+/// Returns `true` if the attempt succeeds. If success is expected, this function sets no time limit
+/// for the attempt.
 async fn passes(attempt: impl Future<Output = Result<String, String>>, expected: bool) -> bool {
     if expected { attempt.await.is_ok() } else { !fails(attempt).await }
 }
@@ -129,7 +129,7 @@ fn packets_without_a_check_are_counted() {
     let counts = scene.with_tunnel(async move |checks| {
         let stranger = UdpSocket::bind((own, 0)).unwrap();
         setsockopt(&stranger, Mark, &83).unwrap();
-        // A running check has reserved this port for another address.
+        // A running check has reserved this port for a different address.
         let claimed = checks.dialer("b1", vip.ip()).udp(vip).await.unwrap();
         stranger.send_to(b"query", vip).unwrap();
         claimed.send_to(b"query", SocketAddr::from(([203, 0, 113, 99], 53))).await.unwrap();

@@ -1,5 +1,5 @@
-//! Tests of what a tunnel for health checks creates in its network namespace and removes at its
-//! end.
+//! Tests of the rules, routes and devices that a tunnel for health checks creates in its network
+//! namespace. The tunnel must remove all of them when it ends.
 
 use std::env;
 use std::path::Path;
@@ -21,8 +21,8 @@ fn taken(ns: &Namespace) -> [String; 5] {
     ]
 }
 
-/// Waits until the tunnel is removed, and returns the same as [`taken`]. The kernel removes routes
-/// shortly after their device.
+/// Waits until the tunnel is removed, and returns the result of [`taken`]. The kernel removes
+/// routes shortly after their device.
 fn taken_without_tunnel(ns: &Namespace) -> [String; 5] {
     let is_gone = |all: &[String; 5]| all.iter().all(|part| !part.contains(DEVICE));
     eventually(BOUND, || Some(taken(ns)).filter(is_gone)).unwrap_or_else(|| panic!("{:?}", taken(ns)))
@@ -129,7 +129,7 @@ fn foreign_rule_with_mark_or_table_is_rejected() {
             }
             (outcome, _) => panic!("{rule}: {outcome:?}"),
         }
-        // The failed start must have removed its own rules, but not the rule of the other software.
+        // The failed start must have removed its rules, but not the rule of the other software.
         ns.text("ip", &[&[family, "rule", "del"], &words[..]].concat()).unwrap();
         assert_eq!(our_rules(&ns), [0, 0], "{rule}");
         // The kernel removes the device shortly after its last descriptor is closed. The next

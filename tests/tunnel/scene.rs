@@ -1,5 +1,5 @@
 //! The fixture of the tests: a testbed, and a health-check tunnel in the first balancer's
-//! namespace. The tunnel is opened in the same way as by the control plane.
+//! namespace. The tests open the tunnel in the same way as the control plane.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -91,7 +91,7 @@ pub(crate) struct Checks {
 
 impl Checks {
     /// Opens a tunnel as soon as the device of the previous tunnel is gone. A child process of
-    /// another test holds a copy of its descriptor until it executes a program.
+    /// another test holds a copy of the device's descriptor until the child executes a program.
     async fn open_again(file: &Path, name: &str, device: &str) -> Self {
         let mut tries = 0;
         loop {
@@ -126,7 +126,7 @@ impl Checks {
     pub(crate) fn dialer(&self, backend: &str, vip: IpAddr) -> TunnelDialer {
         let snapshot = self.live.current();
         let slot = snapshot.slots().iter().position(|slot| &*slot.backend == backend).unwrap();
-        self.tunnel.dialer(SlotId(u32::try_from(slot).unwrap()), vip)
+        self.tunnel.dialer(SlotId(u32::try_from(slot).unwrap()), vip, None)
     }
 
     /// Publishes a snapshot in which `change` was applied to every slot.
@@ -199,8 +199,8 @@ async fn next_hops(addresses: &[IpAddr]) -> next_hop::Table {
     loop {
         let next_hops = resolver.resolve(addresses).await.unwrap();
         let mut pending = false;
-        for way in next_hops.values() {
-            if let Err(Unresolved::NeighbourPending { interface, neighbour }) = *way {
+        for hops in next_hops.values() {
+            if let Err(Unresolved::NeighbourPending { interface, neighbour }) = hops.first() {
                 pending = true;
                 resolver.ask(interface, neighbour).await.unwrap();
             }

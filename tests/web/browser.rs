@@ -44,7 +44,7 @@ impl Browser {
         self.command("/url", &json!({ "url": address }));
     }
 
-    /// Runs a script in the page, which is the body of a function, and returns its result.
+    /// Runs `body` in the page as the body of a JavaScript function, and returns the result.
     pub(crate) fn script(&self, body: &str) -> Value {
         self.command("/execute/sync", &json!({ "script": body, "args": [] }))
     }
@@ -121,7 +121,8 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Without this request the browser would end too, but only after writing its profile.
+        // If this request were not sent, the browser would end too, but only after writing its
+        // profile.
         let (session, ns) = (self.session.clone(), self.ns.clone());
         drop(ns.spawn(move || exchange("DELETE", &session, "")).join());
     }

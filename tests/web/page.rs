@@ -88,7 +88,8 @@ fn page_updates_without_reload() {
         samples.backends.as_array_mut().unwrap().pop();
         samples.status["ready"] = json!(false);
         samples.status["not_ready"] = json!(["VIP mail has no backend"]);
-        samples.status["forwarder"] = json!({ "healthy": false, "why": ["thread 1 is stuck"] });
+        samples.status["forwarder"] =
+            json!({ "healthy": false, "why": ["thread 1 is stuck"], "unhealthy_seconds": 1.5 });
     });
     scene.browser.wait_for("return document.getElementById('state').textContent === 'not ready'");
     assert_eq!(rows(&scene.browser, "backends")["b1"]["state"], "✕ down failed checks down for www IPv6");
@@ -119,8 +120,8 @@ fn page_rates_follow_counters_and_survive_restart() {
     assert!(shown.is_some(), "{}", scene.browser.script(first_rate));
     let line = "#vips tbody tr:nth-child(2) svg";
     scene.browser.wait_for(&format!("return document.querySelector('{line} path.stroke') !== null"));
-    // After a restart of the balancer, counters start at 0 again. The page must not show a negative
-    // or invented rate then.
+    // After a restart of the balancer, counters start at 0 again. The page must then show neither a
+    // negative nor a wrong rate.
     scene.server.change(|samples| {
         samples.vips[0]["services"][0]["packets"] = json!(5);
         samples.status["boot_id"] = json!("another");

@@ -1,8 +1,8 @@
 //! A server for the status page with sample responses. Tests can change the responses while the
 //! page is open.
 //!
-//! The server sends the product's page with the product's HTTP headers. The sample responses are in
-//! `admin/page/sample`. The crate `admin` tests that their format is correct.
+//! The server sends the balancer's page with the balancer's HTTP headers. The sample responses are
+//! in `admin/page/sample`. The crate `admin` tests that their format is correct.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
@@ -61,7 +61,7 @@ impl SampleServer {
         Self { origin, samples, _runtime: runtime }
     }
 
-    /// Changes the responses to all later requests.
+    /// Changes the responses that the server sends to later requests.
     pub(crate) fn change(&self, edit: impl FnOnce(&mut Samples)) {
         edit(&mut self.samples.lock().unwrap());
     }
@@ -82,8 +82,8 @@ impl Samples {
     }
 }
 
-/// Returns the sample counters. The file contains only those that are not 0, and the row type adds
-/// the others.
+/// Returns the sample counters. The file contains only the counters that are not 0, and the type
+/// adds the others.
 fn counters() -> Stats {
     let mut stats: Stats =
         serde_json::from_str(include_str!("../../crates/admin/src/page/sample/counters.json")).unwrap();

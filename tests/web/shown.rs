@@ -39,7 +39,8 @@ pub(crate) fn overflowing(browser: &Browser) -> Value {
     )
 }
 
-/// Returns texts whose contrast with the background is below 4.5 to 1 (WCAG 2.2, 1.4.3).
+/// Returns the elements whose text contrast with the background is below 4.5 to 1 (WCAG 2.2,
+/// 1.4.3).
 pub(crate) fn faint(browser: &Browser) -> Value {
     browser.script(
         "const parse = text => { const p = text.match(/[\\d.]+/g).map(Number); return [p.slice(0, 3), p[3] ?? 1] };

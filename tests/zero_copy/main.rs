@@ -67,7 +67,7 @@ impl Stage {
         self.tunnels.iter().map(|tunnels| tunnels.taken_off(kind, outer_ipv4).unwrap()).sum()
     }
 
-    /// Sends requests over IPv4 and IPv6. Each must be answered by a backend of the pool.
+    /// Sends requests over IPv4 and IPv6. Each request must be answered by a backend of the pool.
     fn all_answered(&self, what: &str, vips: [IpAddr; 2]) {
         // When an XDP program is attached, a NIC may lose its link for seconds. Clients therefore
         // wait for their fourth SYN, which is sent after 7 s.
@@ -104,7 +104,7 @@ impl Stage {
         agreed.unwrap_or_else(|| panic!("the counters do not match, {}", self.figures()))
     }
 
-    /// Returns the counters along the packet's path, for messages.
+    /// Returns the counters along the packet's path, for use in messages.
     fn figures(&self) -> String {
         let balancer = &self.bed.balancers[0];
         let mut text = match self.balancer.counters() {
@@ -155,7 +155,7 @@ fn bed(wire: [&'static str; 2]) -> Bed {
 }
 
 /// Returns a configuration in which each kind of outer header has its own VIPs and pool. A flow
-/// with one kind therefore cannot match an old table entry with another kind.
+/// with one kind therefore cannot match an old table entry with a different kind.
 fn config(bed: &Bed) -> LbConfig {
     let mut config = LbConfig { vips: first_vips().into(), ..LbConfig::new(bed) };
     for (kind, outer_ipv4) in KINDS.into_iter().skip(1) {
@@ -340,7 +340,8 @@ fn disabled_channels_are_rejected() {
 }
 
 /// Interrupts are deferred for so long that packets arrive in time only if system calls run the
-/// driver. The test does not check which system call ran it. Sends and `poll` run it too.
+/// driver. The test does not check which system call does this, because sends and `poll` also run
+/// the driver.
 #[test]
 fn busy_poll_serves_with_deferred_interrupts() {
     // A sleeping thread polls ten times per second. A spinning thread would occupy the virtual

@@ -15,7 +15,7 @@
 #define FIRST_PORT 10000
 // Number of 32-bit words in the smallest frame: 60 bytes without the frame check sequence.
 #define WORDS 15
-// If the generator is later than this, it skips the packets that are overdue.
+// The maximum delay in nanoseconds. If a packet is overdue by more, the generator skips it.
 #define LATE_NS 100000
 #define DELAYS 65536
 

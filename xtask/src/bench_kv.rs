@@ -96,7 +96,7 @@ impl Comparison {
         running.stop(&self.scene.stage)
     }
 
-    /// Runs one measurement. Returns its result, and the highest version of a value that it wrote.
+    /// Runs one measurement. Returns its result, and the highest version that it wrote.
     fn turn(&self, running: &Running<'_>, way: Way, mix: &Mix) -> Result<(Turn, u32)> {
         let Self { scene, lengths, version, .. } = self;
         let version = version + 1;

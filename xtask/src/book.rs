@@ -69,7 +69,7 @@ fn mdbook() -> Option<PathBuf> {
         .find(|path| Command::new(path).arg("--version").output().is_ok_and(|output| output.status.success()))
 }
 
-/// The arguments of cargo that install mdBook without its web server. The build is a debug build,
+/// The cargo arguments that install mdBook without its web server. The build is a debug build,
 /// because an optimized build took 13 minutes on two busy processors, and mdBook runs for only 0.1
 /// s.
 const INSTALL: [&str; 7] =

@@ -80,7 +80,7 @@ fn executables(command: &mut Command) -> Result<BTreeMap<String, PathBuf>> {
     Ok(String::from_utf8(output.stdout)?.lines().filter_map(executable).collect())
 }
 
-/// Parses a JSON message of cargo. Returns the target name and the path if the message reports an
+/// Parses a JSON message from cargo. Returns the target name and the path if the message reports an
 /// executable.
 fn executable(message: &str) -> Option<(String, PathBuf)> {
     let message: Value = serde_json::from_str(message).ok()?;

@@ -20,7 +20,8 @@ pub(crate) struct ReplicaFigures {
     /// The name of the server that was killed.
     pub(crate) server: String,
     pub(crate) owned: usize,
-    /// The time in seconds from the kill until all keys of the killed server have been answered.
+    /// The time in seconds from the kill until requests for all keys of the killed server were
+    /// answered.
     pub(crate) seconds: f64,
     /// The number of keys whose correct value was read after the kill.
     pub(crate) read: usize,

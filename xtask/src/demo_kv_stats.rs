@@ -24,8 +24,8 @@ pub(crate) struct KvFigures {
     /// The packet counters at the end of the demo, after the checks that follow the kill of a
     /// server.
     pub(crate) counts: Counts,
-    /// Drop reasons and their packet counts, from the start of the demo to the end of the checks
-    /// after the kill.
+    /// Drop reasons and their packet counts. Packets are counted from the start of the demo until
+    /// the end of the checks that follow the kill of a server.
     pub(crate) drops: Vec<(String, u64)>,
     pub(crate) cache: CacheFigures,
     pub(crate) replicas: ReplicaFigures,
@@ -67,7 +67,7 @@ pub(crate) struct Death {
     /// server and value.
     pub(crate) others: usize,
     pub(crate) stayed: usize,
-    /// Responses that did not contain the last written value, over all keys.
+    /// The number of responses, over all keys, that did not contain the last written value.
     pub(crate) wrong: usize,
 }
 

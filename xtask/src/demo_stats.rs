@@ -86,8 +86,8 @@ pub(crate) struct Blast {
 }
 
 impl Counts {
-    /// Returns `true` if the counts balance: each packet appears in the next counter or was counted
-    /// as lost before it.
+    /// Returns `true` if the counts balance: every packet in one counter is either in the next
+    /// counter, or was counted as lost between the two.
     pub(crate) fn agree(&self) -> bool {
         self.redirected == self.received + self.lost_before_threads
             && self.received == self.sent + self.dropped

@@ -28,8 +28,8 @@ pub(crate) fn build() -> Result<(PathBuf, usize)> {
     build_in(root(), &Metadata::read()?.target_directory()?, &[])
 }
 
-/// Builds the binary of another checkout, like [`build`], into the given target directory and with
-/// additional environment variables.
+/// Builds the binary like [`build`], but from a different checkout, into the given target directory
+/// and with additional environment variables.
 pub(crate) fn build_in(
     checkout: &Path,
     target: &Path,
@@ -49,7 +49,7 @@ pub(crate) fn build_in(
 }
 
 /// Returns the flags of the Rust compiler. These flags select static linking and remap path
-/// prefixes, so that builds in two folders give the same bytes. If several prefixes match, the
+/// prefixes, so that builds in two folders produce the same bytes. If several prefixes match, the
 /// compiler uses the last one.
 fn flags(checkout: &Path, target: &Path) -> Vec<String> {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
@@ -73,7 +73,7 @@ pub(crate) fn cargo_static(args: &[&str]) -> Command {
 }
 
 /// Returns the types of all program headers in a little-endian ELF-64 file. Returns `None` if the
-/// file has another format or is truncated.
+/// file has a different format or is truncated.
 fn segment_types(bytes: &[u8]) -> Option<Vec<u32>> {
     bytes.starts_with(b"\x7fELF\x02\x01").then_some(())?;
     let half = |at: usize| Some(usize::from(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?)));

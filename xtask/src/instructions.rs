@@ -1,11 +1,12 @@
 //! Implements `bench instructions`, which counts the instructions per packet for rows of the
 //! benchmark `pipeline`.
 //!
-//! Callgrind counts the instructions inside the function `process`. Each row runs with two numbers
-//! of batches, and the difference is the result, so the instructions that establish flows are
-//! excluded. The output is a table with the previous counts from
-//! `benches/results/instructions.csv`. Unlike times, instruction counts are repeatable on a busy
-//! machine. Callgrind does not support AVX-512, so the counts are for AVX2 if the processor has it.
+//! Callgrind counts the instructions inside the function `process`. Each row runs twice with
+//! different numbers of batches. The result is computed from the difference between the two counts,
+//! so it excludes the instructions that establish flows. The output is a table with the previous
+//! counts from `benches/results/instructions.csv`. Unlike times, instruction counts are repeatable
+//! on a busy machine. Callgrind does not support AVX-512, so the counts are for AVX2 if the
+//! processor has it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -38,8 +39,8 @@ const ROWS: [&str; 24] = [
     "1000 flows, source prefix",
     "1000 flows, reflect",
     "1000 flows, prefix VIP",
-    "1000 flows, policy addresses",
-    "1000 flows, policy source",
+    "1000 flows, hashed by addresses",
+    "1000 flows, hashed by source",
     "1000 flows, tunnelled arrivals",
     "truncated",
     "wrong header length",

@@ -4,8 +4,8 @@
 //! A [`Scene`] uses the testbed of `stage`. Processor 0 runs the load generator, the router and the
 //! servers. Processor 1 runs the balancer or proxy, including its packet reception. Balancer and
 //! servers share a link. The balancer therefore only replaces the destination MAC address of a
-//! request with that of the server, as MemSwitch does. The modules `bench_kv` and `figures::kv`
-//! define the measurements.
+//! request with the server's MAC address, as MemSwitch does. The modules `bench_kv` and
+//! `figures::kv` define the measurements.
 
 mod clients;
 mod draw;

@@ -4,7 +4,7 @@
 //! Every lane runs all its steps even if some of them fail. The final report lists each failed test
 //! with its lane, and any failure makes the task fail. A lane that exceeds its time budget is
 //! reported but does not fail. The programs are built first, in a separate lane named `build`, so
-//! that the times of the other lanes contain only the tests.
+//! that the times of the other lanes include only the tests.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -28,7 +28,7 @@ pub(crate) enum Lane {
     Unit,
     /// Run tests with real traffic in network namespaces, and the demo (needs root)
     Net,
-    /// Run tests of BGP and BFD with bird, FRR and gobgpd in namespaces, and with a cluster of two
+    /// Run BGP and BFD tests with BIRD, FRR and gobgpd in namespaces, and with a cluster of two
     /// balancers (needs root)
     Bgp,
     /// Run tests of keyed services with real memcached servers and clients in namespaces, and their

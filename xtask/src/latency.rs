@@ -233,7 +233,7 @@ fn micros(time: Duration) -> f64 {
 }
 
 const OURS: Ours = Ours { io: Io::AfXdp, encapsulation: Encapsulation::Gre };
-/// The rates at which latency is measured, in percent of the maximum rate of the balancer.
+/// The rates at which latency is measured, in percent of the balancer's maximum rate.
 const SHARES: [u32; 3] = [1, 50, 90];
 const PER_MILLE: [usize; 3] = [500, 990, 999];
 const FLOWS: u16 = 1_024;

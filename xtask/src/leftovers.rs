@@ -79,7 +79,8 @@ mod tests {
             !is_marked(Path::new("/proc/self"), &mark),
             "this process does not belong to the tests of a lane"
         );
-        // `kill` is a builtin of the shell. A minimal Debian has no program with this name.
+        // `kill` is a builtin of the shell. A minimal Debian does not contain a program with this
+        // name.
         assert!(Command::new("sh").args(["-c", "kill -KILL $0", &orphan]).status().unwrap().success());
         assert!(eventually(BOUND, || left(is).is_empty().then_some(())).is_some());
     }

@@ -30,7 +30,7 @@ pub(crate) fn api(write: bool) -> Result<()> {
     let mut findings = Vec::new();
     for library in &libraries {
         let now = public(library, &target)?;
-        let file = library.folder().context("the manifest of a package is in no folder")?.join(FILE);
+        let file = library.folder().context("a package manifest has no parent folder")?.join(FILE);
         if write {
             fs::write(&file, now.join("\n") + "\n")
                 .with_context(|| format!("cannot write {}", file.display()))?;

@@ -1,8 +1,8 @@
 //! Defines the development tasks of the workspace, which run as `cargo xtask TASK`.
 //!
-//! Every task needs a checkout, Rust and gcc. Running the load balancer needs no task. The exit
-//! code is 0 after success, 1 if the task failed, and 2 after a usage error. xtask itself builds
-//! without clang, so that the task `setup` can install clang.
+//! Every task needs a checkout, Rust and gcc. You do not need these tasks to run the load balancer.
+//! The exit code is 0 after success, 1 if the task failed, and 2 after a usage error. xtask itself
+//! builds without clang, so that the task `setup` can install clang.
 #![forbid(unsafe_code)]
 
 mod bare;
@@ -97,14 +97,14 @@ enum Task {
     },
     /// Build the book of docs/ with mdBook; builds mdBook first if it is missing
     Book,
-    /// Write the generated pages of docs/reference from the code
+    /// Generate the pages in docs/reference from the code
     Docs,
     /// Build the static binary and check that it is static
     Dist,
-    /// Build the packages of the static binary: .deb, .rpm, OCI image, bill of materials and
+    /// Package the static binary as .deb, .rpm and OCI image; writes a bill of materials and
     /// checksums
     Packages(Packages),
-    /// Reproduce the evaluations of the papers; writes CSV files, plots and a page to
+    /// Reproduce the evaluations in the papers; writes CSV files, plots and a page to
     /// benches/results
     Figures {
         /// Create only these figures, by their number in the paper, `7-rates`, `build`, or `kv`
@@ -125,8 +125,8 @@ enum Task {
     },
     /// Check the house rules: file sizes, module headers, words, addresses and dependency edges
     Tidy {
-        /// Print measures of the code with their limits and the places that exceed them, and never
-        /// fail
+        /// Print code metrics with their limits and list the places that exceed them; the exit code
+        /// is always 0
         #[arg(long)]
         report: bool,
         /// Measure this checkout instead of the current one
@@ -180,7 +180,7 @@ pub(crate) struct Bench {
     /// one
     #[arg(long, value_name = "PATH")]
     pub(crate) bin: Option<PathBuf>,
-    /// Run this number of rounds in `peers`, `latency` and `kv` [default: 10, for `kv` 5]
+    /// Run this number of rounds in `peers`, `latency` and `kv` [default: 10; 5 for `kv`]
     #[arg(long, value_name = "N")]
     pub(crate) pairs: Option<usize>,
     /// Run one round of short measurements in `kv`

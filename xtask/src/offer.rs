@@ -96,7 +96,7 @@ impl Offer {
         Ok(Self { stop, worker, thread: Some(thread) })
     }
 
-    /// Returns the CPU time that the thread of the generator has used.
+    /// Returns the CPU time that the generator's thread has used.
     pub(crate) fn time_run(&self) -> Result<Duration> {
         thread_time_run(&self.worker)
     }

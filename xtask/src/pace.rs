@@ -1,10 +1,10 @@
 //! Finds the offered rate at which a forwarder forwards the largest number of packets.
 //!
 //! More offered packets do not always mean more forwarded packets. At full speed, the kernel thread
-//! that receives packets uses all time of its processor, even for packets that are dropped later,
-//! and leaves no time for the process under test. The result is the [`Rates`] at the best offered
-//! rate. The rates are measured in a time window in which other programs used little processor
-//! time.
+//! that receives packets uses all the time of its processor, even for packets that are dropped
+//! later, and leaves no time for the process under test. The result is the [`Rates`] at the best
+//! offered rate. The rates are measured in a time window in which other programs used little
+//! processor time.
 
 use std::time::Duration;
 
@@ -13,8 +13,9 @@ use anyhow::Result;
 use crate::offer::{FULL, Traffic};
 use crate::stage::{LEAST_EXCESS, Rates, Running, Stage, WINDOW};
 
-/// Measures a forwarder at `pace`. If no pace is known yet, the best one of [`PACES`] is determined
-/// first. If the pace offers too few packets for a valid result, it is raised.
+/// Measures a forwarder at the offered rate `pace`. If no pace is known yet, the best one of
+/// [`PACES`] is determined first. If the generator offers too few packets for a valid result at
+/// this pace, the pace is raised.
 pub(crate) fn turn(
     stage: &Stage,
     running: &Running<'_>,
@@ -56,8 +57,8 @@ fn best(stage: &Stage, running: &Running<'_>, traffic: &Traffic) -> Result<u32> 
     for pace in PACES {
         let rates = stage.rates(running, &Traffic { pace, ..traffic.clone() }, GLANCE)?;
         tried.push((pace, rates));
-        // If this pace offers hardly more packets than the device forwards, all lower paces offer
-        // too few.
+        // If the generator sends hardly more packets than the device forwards at this pace, it
+        // sends too few to saturate the device at any lower pace.
         if rates.excess() < ENOUGH {
             break;
         }
@@ -65,8 +66,8 @@ fn best(stage: &Stage, running: &Running<'_>, traffic: &Traffic) -> Result<u32> 
     Ok(best_of(&tried))
 }
 
-/// Returns the pace at which the most packets were forwarded, among those that offered enough
-/// packets.
+/// Returns the pace at which the most packets were forwarded. Paces at which the generator offered
+/// too few packets are ignored.
 fn best_of(tried: &[(u32, Rates)]) -> u32 {
     let enough = tried.iter().filter(|(_, rates)| rates.excess() >= ENOUGH);
     enough.max_by(|one, other| one.1.taken.total_cmp(&other.1.taken)).map_or(FULL, |row| row.0)
@@ -85,7 +86,7 @@ const PACES: [u32; 10] =
 const ENOUGH: f64 = 1.25;
 /// How long each pace is tried.
 const GLANCE: Duration = Duration::from_millis(500);
-/// The number of attempts to find a time window with little other load.
+/// The number of attempts to find a time window in which other programs cause little load.
 const TRIES: usize = 3;
 
 #[cfg(test)]

@@ -37,8 +37,9 @@ pub(crate) fn run() -> Result<PathBuf> {
 }
 
 /// Builds and packs the last commit twice, and compares the results. To detect dependencies on the
-/// environment, the two folders have names of different length, and the second build has another
-/// umask, time zone and locale.
+/// environment, the two folders have names of different length, and the second build has a
+/// different umask, time zone and locale.
+#[expect(clippy::disallowed_methods, reason = "the umask of the builds is under test, and no other thread runs")]
 pub(crate) fn run_twice() -> Result<()> {
     setup::ensure(&[setup::BUILD, setup::BARE].concat())?;
     let folder = Folder::new("packages")?;
@@ -65,8 +66,8 @@ fn build_clone(folder: &Path, variables: &[(&str, &str)]) -> Result<PathBuf> {
     Ok(out)
 }
 
-/// Packs the binary in `packages` again as an older version: with another version number, and with
-/// one byte appended to the program.
+/// Packs the binary in `packages` again as an older version: with a different version number, and
+/// with one byte appended to the program.
 pub(crate) fn pack_before(packages: &Path, out: &Path) -> Result<()> {
     let name = names(packages)?.into_iter().find(|name| name.ends_with("-linux"));
     let program = out.with_extension("program");
@@ -103,9 +104,9 @@ fn epoch(checkout: &Path) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// Compares all files of two folders, and returns the number of files. The error for a different
-/// file names the position of the first difference. The binary is compared first, because the
-/// content of the other files depends on it.
+/// Compares all files in two folders, and returns the number of files. If a file differs, the error
+/// names the position of the first difference. The binary is compared first, because the content of
+/// the other files depends on it.
 fn compare(one: &Path, other: &Path) -> Result<usize> {
     let mut all: Vec<String> = names(one)?.union(&names(other)?).cloned().collect();
     all.sort_by_key(|name| !name.ends_with("-linux"));

@@ -105,7 +105,8 @@ struct Comparison {
     peers: Vec<Box<dyn Peer>>,
     scene: Scene,
     stage: Stage,
-    /// For each peer, the offered rate at which it forwards the most packets, once it is known.
+    /// For each peer, the offered rate at which the peer forwards the most packets, once this rate
+    /// is known.
     paces: Vec<Option<u32>>,
     results: Results,
 }

@@ -81,8 +81,8 @@ pub(crate) fn receive_on(device: Device<'_>, cpu: usize, priority: Priority) -> 
     Ok(threads)
 }
 
-/// Moves the reception of packets on a device that has no kernel threads to processor `cpu`. With
-/// `None`, the default processor receives the packets again.
+/// Makes processor `cpu` receive the packets of a device that does not use kernel threads for
+/// reception. With `None`, the default processor receives the packets again.
 pub(crate) fn spread_to(device: Device<'_>, cpu: Option<usize>) -> Result<()> {
     let mask = cpu.map_or(0, |cpu| 1_u64 << cpu);
     let script = format!(

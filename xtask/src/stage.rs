@@ -64,7 +64,7 @@ pub(crate) trait Peer {
     }
 }
 
-/// The kind of load that a forwarder is measured with.
+/// The kind of load with which a forwarder is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
     /// Many small packets in one direction, to backends that do not exist.
@@ -73,7 +73,7 @@ pub(crate) enum Load {
     Requests,
 }
 
-/// What forwards the packets of a peer: the kernel or a process.
+/// The part of the system that forwards the packets of a peer: the kernel or a process.
 pub(crate) enum Worker {
     /// The kernel forwards packets, and no process is started.
     Kernel,
@@ -122,7 +122,7 @@ impl Running<'_> {
         !matches!(self.worker, Worker::Kernel)
     }
 
-    /// Returns the last lines of the output of the process.
+    /// Returns the last lines of the process's output.
     pub(crate) fn tail(&self) -> String {
         match &self.worker {
             Worker::Kernel => String::new(),
@@ -308,7 +308,7 @@ impl Stage {
 }
 
 /// Returns the number of XDP frames that were offered to a veth. The number includes the frames
-/// that the other end accepted and the frames for which it had no room.
+/// that the other end accepted and the frames for which it had no space.
 fn parse_offered(text: &str) -> Result<u64> {
     let counts: HashMap<&str, u64> = text
         .lines()
@@ -331,8 +331,8 @@ pub(crate) struct Rates {
     pub(crate) offered: f64,
     /// The packets per second that came back.
     pub(crate) taken: f64,
-    /// The fraction of processor time that the generator or the device got during the measurement,
-    /// whichever of the two got less.
+    /// The lower of two fractions of processor time: the one that the generator got during the
+    /// measurement, and the one that the device got.
     pub(crate) ran: f64,
     /// The number of processors that the device used on average.
     pub(crate) device: f64,
@@ -360,10 +360,11 @@ fn words(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// The minimum ratio of offered to forwarded packets. If the ratio is lower, the generator may have
-/// been the bottleneck.
+/// The minimum ratio of offered to forwarded packets. If the ratio is lower, the generator might
+/// have been the bottleneck.
 pub(crate) const LEAST_EXCESS: f64 = 1.2;
-/// The minimum fraction of processor time for an undisturbed measurement.
+/// The minimum share of the time during which the generator and the device must run on their
+/// processors. With a smaller share, other programs have disturbed the measurement.
 pub(crate) const UNDISTURBED: f64 = 0.85;
 /// A locally administered MAC address that no device uses.
 pub(crate) const NOBODY: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];

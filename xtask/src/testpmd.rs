@@ -1,5 +1,5 @@
-//! Implements `bench testpmd`, which compares the packet rate of the balancer with the rate of
-//! DPDK's testpmd on the same veth.
+//! Implements `bench testpmd`, which compares the packet rates of the balancer and of DPDK's
+//! testpmd on the same veth.
 //!
 //! The balancer (AF_XDP, GRE, 1,024 flows) and `dpdk-testpmd --forward-mode=macswap` (AF_XDP, no
 //! lookup, no encapsulation) are measured alternately on the [`Stage`]. The processor of the
@@ -129,8 +129,7 @@ impl Outcome {
         self.pairs.iter().filter(|pair| pair.undisturbed()).count()
     }
 
-    /// Returns the ratio of offered to forwarded packets. The result is the lower one of the ratios
-    /// of the two forwarders.
+    /// Returns the ratio of offered to forwarded packets for the forwarder with the lower ratio.
     fn excess(&self) -> f64 {
         let balancer = median(self.pairs.iter().map(|pair| pair.balancer.excess()));
         balancer.min(median(self.pairs.iter().map(|pair| pair.testpmd.excess())))
@@ -206,7 +205,7 @@ impl Outcome {
 
 const PAIRS: usize = 10;
 /// The maximum number of pairs that are measured to get [`PAIRS`] undisturbed ones. If too few
-/// pairs are undisturbed, all pairs count.
+/// pairs are undisturbed, the result is computed from all pairs.
 const MOST_PAIRS: usize = 20;
 const BAR: f64 = 1.0;
 

@@ -1,9 +1,10 @@
 //! Checks the house rules: rules for this repository that the compiler does not check.
 //!
 //! All findings are printed in the form `file:line: what`. With `--report`, the task instead prints
-//! a table of code measures with their limits.
+//! a table of code metrics with their limits.
 
 mod circles;
+mod commands;
 mod crates;
 mod edges;
 mod examples;
@@ -68,6 +69,7 @@ fn in_files() -> Result<Vec<String>> {
         }
     }
     findings.extend(pages::check(root(), &documents));
+    findings.extend(commands::check(root(), &documents));
     findings.extend(log_lines::check(&lines)?);
     let promises = documents.get(promises::PROMISES).map(String::as_str).unwrap_or_default();
     findings.extend(promises::check(promises, &held));

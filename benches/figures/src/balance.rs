@@ -87,7 +87,8 @@ fn paper(method: &str, slots: &str) -> Option<f64> {
     }
 }
 
-/// Returns the method, the number of slots and the values of the given columns for each row.
+/// Returns the hashing method, the number of slots and the values of the given columns for each
+/// row.
 fn rows(csv: &Csv, columns: [&str; 3]) -> Result<Vec<(String, String, [f64; 3])>> {
     let [a, b, c] = columns.map(|column| csv.numbers(column));
     let (a, b, c) = (a?, b?, c?);
@@ -113,7 +114,7 @@ pub(crate) fn draw(csv: &Csv) -> Result<String> {
     )
 }
 
-/// Returns the section of the results page.
+/// Returns the text about Figure 11 for the results page.
 pub(crate) fn section(csv: &Csv) -> Result<String> {
     let mut text = String::from(
         "1,000 backends of equal weight share the entries of a lookup table. The load of a backend is the number of its entries. \

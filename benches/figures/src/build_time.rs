@@ -1,5 +1,5 @@
-//! The time to build a Maglev table with the product's code and with the paper's pseudocode,
-//! measured alternately.
+//! Measures the time to build a Maglev table with Sluicegate's code and with the paper's
+//! pseudocode, alternately.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -48,7 +48,7 @@ fn paper(slots: &str) -> Option<f64> {
     }
 }
 
-/// Draws both build times as bars, with the paper's values as rings on the product's bars.
+/// Draws both build times as bars, with the paper's values as rings on Sluicegate's bars.
 pub(crate) fn draw(csv: &Csv) -> Result<String> {
     let mut bars = Vec::new();
     let rows =
@@ -73,12 +73,12 @@ pub(crate) fn draw(csv: &Csv) -> Result<String> {
     )
 }
 
-/// Returns the section of the results page.
+/// Returns the section of the results page about the build time of tables.
 pub(crate) fn section(csv: &Csv) -> Result<String> {
     let mut text = String::from(
         "This section shows how long one core needs to build a Maglev table for 1,000 backends of equal weight. Sluicegate's code and \
          a direct implementation of the paper's pseudocode 1 run in turn and build the same table. The values are medians. The \
-         paper measured other code on another machine, so only the ratio of the two columns measured here is meaningful.\n\n\
+         paper measured different code on a different machine, so only the ratio of the two columns measured here is meaningful.\n\n\
          | entries | Sluicegate | pseudocode on the same machine | ratio | time in the paper |\n|---|---|---|---|---|\n",
     );
     let [ours, theirs, ratio] = ["ours_ms", "pseudocode_ms", "ratio"].map(|column| csv.numbers(column));

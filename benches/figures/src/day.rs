@@ -1,8 +1,8 @@
-//! Figure 7: a simulated day of connections to a set of endpoints, with the product's Maglev table
+//! Figure 7: a simulated day of connections to a set of endpoints, with Sluicegate's Maglev table
 //! and connection table.
 //!
 //! For every five minutes, the simulation counts the connections and packets of each endpoint. The
-//! simulation also counts connections that move to another endpoint. Each endpoint fails once
+//! simulation also counts connections that move to a different endpoint. Each endpoint fails once
 //! during the day. `day/traffic` generates the connections, and `day/account` evaluates the counts.
 
 mod account;
@@ -35,12 +35,12 @@ struct Assumptions {
     warm_up_seconds: u32,
     /// The duration of a failure in seconds. Each endpoint fails once.
     outage_seconds: u32,
-    /// The number of entries of the connection table.
+    /// The number of entries in the connection table.
     flows: usize,
     seed: u64,
 }
 
-/// The counts of one interval of five minutes.
+/// The counts for one five-minute interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Interval {
     /// The number of new connections of each endpoint.
@@ -49,17 +49,18 @@ struct Interval {
     packets: Vec<u32>,
 }
 
-/// The number of connections in a day, and how many of them moved to another endpoint.
+/// The number of connections in a day, and the number of connections that moved to a different
+/// endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Outcome {
     connections: u64,
     packets: u64,
-    /// Connections that moved to another endpoint because their endpoint had failed.
+    /// Connections that moved to a different endpoint because their endpoint had failed.
     moved_off_failed: u64,
-    /// Connections that moved to another endpoint although their endpoint was up.
+    /// Connections that moved to a different endpoint although their endpoint was up.
     moved_needlessly: u64,
     /// Connections that stayed on their endpoint only because of the connection table: the Maglev
-    /// table had assigned them to another one.
+    /// table had assigned them to a different endpoint.
     kept_by_tracking: u64,
 }
 

@@ -24,11 +24,11 @@ pub enum Figure {
     Resilience,
     /// The time to build a Maglev table, from section 5.3 of the Maglev paper.
     BuildTime,
-    /// Figure 3 of the MemSwitch paper: latency of gets by request rate.
+    /// Figure 3 of the MemSwitch paper: get latency by request rate.
     KeyedByRate,
     /// Table 1 of the MemSwitch paper: latency at 100 gets per second.
     KeyedLight,
-    /// Figure 4 of the MemSwitch paper: latency of gets by value size.
+    /// Figure 4 of the MemSwitch paper: get latency by value size.
     KeyedBySize,
     /// Table 1 of the AppSwitch paper: throughput and latency of sets and gets.
     KeyedMixed,
@@ -51,7 +51,7 @@ impl Figure {
         Self::KeyedMixed,
     ];
 
-    /// Returns the short name, which the command line and the file names use.
+    /// Returns the short name, which is used on the command line and in file names.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -93,8 +93,8 @@ impl Figure {
         }
     }
 
-    /// Simulates or measures the figure and returns its rows. The caller adds the notes on machine,
-    /// commit and date.
+    /// Simulates or measures the figure and returns its rows. The caller adds the notes with the
+    /// machine, the commit and the date.
     ///
     /// # Errors
     /// Returns an error for figures that need network interfaces (`cargo xtask figures` measures
@@ -120,8 +120,7 @@ impl Figure {
 
     /// Draws the figure as SVG.
     ///
-    /// # Errors
-    /// Returns an error if the rows belong to another figure or a note is missing.
+    /// # Errors Returns an error if the rows belong to a different figure or a note is missing.
     pub fn draw(self, csv: &Csv) -> Result<String> {
         match self {
             Self::Day => day::draw(csv),

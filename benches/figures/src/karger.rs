@@ -1,7 +1,8 @@
 //! Karger's consistent hashing, for comparison with Maglev. Each backend has many points (views) on
 //! a ring. A table slot belongs to the backend whose point comes next on the ring.
 //!
-//! The position of a slot is the lowest hash value that maps to it, as in the product's table.
+//! The position of a slot is the lowest hash value that maps to it, as in Sluicegate's Maglev
+//! table.
 //!
 //! Reference: Karger et al., *Consistent hashing and random trees*, STOC 1997.
 

@@ -19,10 +19,10 @@ pub(crate) fn draw_rates(csv: &Csv) -> Result<String> {
         let color = if series.servers == "1" { color(series.way) } else { lighter(color(series.way)) };
         lines.push(Line { name: series.name(), points, color });
     }
-    let title = "MemSwitch, Figure 3: latency of a get by rate, 1 and 2 servers";
+    let title = "MemSwitch, Figure 3: get latency by request rate, with 1 and 2 servers";
     let paper = "TwemProxy 90,000/s, direct and MemSwitch with one server 350,000/s, with two 720,000/s";
     let axes = axes("gets per second, thousands", &lines);
-    // Above the highest rate of a path, requests wait for up to a second.
+    // If the offered rate exceeds the maximum rate of a path, requests wait for up to a second.
     let axes = Axes { y: "time (us), logarithmic", y_range: 10.0..1e6, ..axes };
     plot::svg(&plot::Sheet::new(title, paper, csv)?, |area| plot::lines_by_logarithm(area, &axes, &lines))
 }
@@ -103,7 +103,7 @@ pub(crate) fn draw_sizes(csv: &Csv) -> Result<String> {
         let points = kilobytes.zip(rows.numbers("mean_us")?).collect();
         lines.push(Line { name: way.into(), points, color: color(way) });
     }
-    let title = "MemSwitch, Figure 4: latency of a get by value size";
+    let title = "MemSwitch, Figure 4: get latency by value size";
     let paper = "TwemProxy 2,151 us at 11 kB; MemSwitch is as fast as direct access at every size";
     let axes = axes("value size (thousand bytes)", &lines);
     plot::svg(&plot::Sheet::new(title, paper, csv)?, |area| plot::lines(area, &axes, &lines))
@@ -169,10 +169,10 @@ pub(crate) fn section_mixed(csv: &Csv) -> Result<String> {
         );
     }
     Ok(format!(
-        "Clients send sets and gets of 64-byte values as fast as they are answered, with 128 requests in flight. Debian has no McRouter, \
-         so the proxy is nutcracker. The balancer (`uncached`) reaches {:.2} times the operations per second of nutcracker and \
-         {:.2} times its mean latency. In the paper, AppSwitch reaches 1.83 times the queries per second of McRouter and 0.57 times \
-         its mean latency. (The paper's table labels its second row McRouter, but the text attributes it to AppSwitch.) Values are \
+        "Clients send sets and gets of 64-byte values as fast as they are answered, with 128 requests in flight. Debian does not package \
+         McRouter, so the proxy is nutcracker. The balancer (`uncached`) has {:.2} times as many operations per second as nutcracker, \
+         and {:.2} times the mean latency. In the paper, AppSwitch has 1.83 times as many queries per second as McRouter, and 0.57 \
+         times the mean latency. (The paper's table labels its second row McRouter, but the text attributes it to AppSwitch.) Values are \
          medians of {} runs.\n\n\
          | path | operations per second | mean latency | p95 | p99 |\n|---|---|---|---|---|\n{rows}\
          | McRouter in the paper | 631.0 | 1,696.7 ms | 2,025.4 ms | 4,122.5 ms |\n\
@@ -255,7 +255,7 @@ fn paper_light(way: &str) -> Option<(f64, f64, f64)> {
 }
 
 const DIRECT_MEAN: f64 = 175.0;
-/// The maximum rates that the text of the paper states for Figure 3.
+/// The maximum rates that the paper states for Figure 3 in its text.
 const MOST: [(&str, &str); 5] = [
     ("direct, 1", "350,000"),
     ("nutcracker, 1", "90,000"),
@@ -317,7 +317,7 @@ mod tests {
         let text = section_mixed(&csv).unwrap();
         assert!(
             text.contains(
-                "2.00 times the operations per second of nutcracker and 0.50 times its mean latency"
+                "2.00 times as many operations per second as nutcracker, and 0.50 times the mean latency"
             ),
             "{text}"
         );

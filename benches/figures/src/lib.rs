@@ -1,11 +1,11 @@
 //! Repeats the evaluations of the Maglev, MemSwitch and AppSwitch papers with Sluicegate's code,
 //! and writes their results page.
 //!
-//! Each figure has a [`Csv`] with its rows. The SVG plot and the section of the page are generated
-//! from the CSV only. Simulations give the same rows on every machine. `cargo xtask figures`
-//! measures the figures that need network interfaces, and writes all files. The crate also
-//! implements Karger's consistent hashing and rendezvous hashing, which the figures compare with
-//! Maglev hashing.
+//! Each figure has a [`Csv`] that contains its rows. The figure's SVG plot and its section on the
+//! page are generated only from this CSV. Simulations produce the same rows on every machine.
+//! `cargo xtask figures` measures the figures that need network interfaces, and writes all files.
+//! The crate also implements Karger's consistent hashing and rendezvous hashing, which the figures
+//! compare with Maglev hashing.
 //!
 //! Reference: Eisenbud et al., *Maglev*, NSDI 2016, §5. The module `keyed` names the other papers.
 #![forbid(unsafe_code)]

@@ -1,5 +1,4 @@
-//! The product's Maglev table with the options of the figures, and the paper's pseudocode for
-//! comparison.
+//! Builds Maglev tables for the figures, with Sluicegate's code and with the paper's pseudocode.
 
 use maglev_hash::{Backend, Options, Seed, Table, build};
 use siphasher::sip::SipHasher13;
@@ -17,8 +16,8 @@ pub fn equal(names: &[Vec<u8>]) -> Vec<Backend<'_>> {
     names.iter().map(|name| Backend { name, weight: 1 }).collect()
 }
 
-/// Builds the product's table. The names are sorted, so a backend's number in the table is its
-/// index in `names`.
+/// Builds the table with Sluicegate's code. The names are sorted, so a backend's number in the
+/// table is its index in `names`.
 pub(crate) fn table(backends: &[Backend<'_>], size: u32, seed: [u8; 16]) -> Table {
     let mut options = Options::new(Seed::new(seed));
     (options.size, options.allow_coarse) = (size, true);
@@ -33,8 +32,8 @@ pub(crate) fn seed(number: u64) -> [u8; 16] {
 /// Runs pseudocode 1 of the paper literally and returns, for each slot, the index of its backend in
 /// `names`.
 ///
-/// All backends have equal weight and are processed in the order of `names`. The only code that
-/// this function shares with the product is the two hash functions for names.
+/// All backends have equal weight and are processed in the order of `names`. The two hash functions
+/// for names are the only code that this function shares with Sluicegate's table builder.
 ///
 /// # Panics
 /// Panics if there are 65,535 names or more.

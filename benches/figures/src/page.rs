@@ -1,6 +1,6 @@
-//! The results page of the figures as Markdown: for each figure the paper's values, the measured
-//! values, and the command that repeats the measurement. All measured numbers come from the CSV
-//! files.
+//! Writes the results page of the figures in Markdown. For each figure, the page contains the
+//! paper's values, the measured values, and the command that repeats the measurement. All measured
+//! numbers come from the CSV files.
 
 use anyhow::Result;
 
@@ -8,8 +8,7 @@ use crate::{Csv, Figure};
 
 /// Returns the results page with the given figures.
 ///
-/// # Errors
-/// Returns an error if the rows belong to another figure or a note is missing.
+/// # Errors Returns an error if the rows belong to a different figure or a note is missing.
 pub fn page(figures: &[(Figure, Csv)]) -> Result<String> {
     let mut text = String::from(HEAD);
     for (figure, csv) in figures {

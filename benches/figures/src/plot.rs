@@ -16,7 +16,8 @@ pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(crate) const COLORS: [RGBColor; 4] =
     [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115), RGBColor(110, 110, 110)];
 
-/// The texts above a plot: title, values of the paper, and origin of the rows.
+/// The lines of text above a plot: the title, the values from the paper, and the origin of the
+/// rows.
 pub(crate) struct Sheet {
     title: String,
     below: [String; 2],
@@ -24,7 +25,8 @@ pub(crate) struct Sheet {
 }
 
 impl Sheet {
-    /// Creates the texts. Command, commit and machine come from the notes of the CSV.
+    /// Creates the text lines. The command, the commit and the machine come from the notes of the
+    /// CSV.
     pub(crate) fn new(title: &str, paper: &str, csv: &Csv) -> Result<Self> {
         let commit = csv.note("commit")?;
         let origin = format!(
@@ -42,7 +44,7 @@ impl Sheet {
     }
 }
 
-/// Returns an SVG with the texts of the sheet. `draw` draws the chart below them.
+/// Returns an SVG with the text lines of the sheet. `draw` draws the chart below these lines.
 pub(crate) fn svg(sheet: &Sheet, draw: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<String> {
     let mut text = String::new();
     {
@@ -134,7 +136,8 @@ impl Bar {
     }
 }
 
-/// Draws a bar chart. Each bar shows its value and its range. A ring marks the value of the paper.
+/// Draws a bar chart. Each bar shows its value and its range. A ring marks the value reported in
+/// the paper.
 pub(crate) fn bars(area: &Area<'_>, y: &str, bars: &[Bar]) -> Result<()> {
     let top = 1.12 * bars.iter().map(Bar::highest).fold(0.0, f64::max);
     let last = u32::try_from(bars.len())? - 1;

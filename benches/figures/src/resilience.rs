@@ -41,8 +41,8 @@ impl Trial {
         Self { names, slots, before }
     }
 
-    /// Lets `failed` random backends fail. Returns two percentages: all entries that changed, and
-    /// the changed entries whose old backend did not fail.
+    /// Simulates the failure of `failed` random backends. Returns two percentages: all entries that
+    /// changed, and the changed entries whose old backend did not fail.
     fn changed(&self, failed: usize, random: &mut Pcg64Mcg) -> Result<[f64; 2]> {
         let mut gone = vec![false; self.names.len()];
         index::sample(random, self.names.len(), failed).into_iter().for_each(|place| gone[place] = true);
@@ -80,7 +80,7 @@ pub(crate) fn draw(csv: &Csv) -> Result<String> {
     let least =
         FAILED.map(|failed| 100.0 * failed as f64 / BACKENDS as f64).map(|percent| (percent, percent));
     lines.push(Line {
-        name: "minimum: entries of failed backends".into(),
+        name: "minimum: share of failed backends".into(),
         points: least.into(),
         color: COLORS[3],
     });
@@ -102,7 +102,7 @@ pub(crate) fn draw(csv: &Csv) -> Result<String> {
     )
 }
 
-/// Returns the section of the results page.
+/// Returns the section of the results page for Figure 12.
 pub(crate) fn section(csv: &Csv) -> Result<String> {
     let mut text = String::from(
         "As in the paper, *k* of 1,000 backends fail at the same time, and the table is built again. The figure shows which percentage \

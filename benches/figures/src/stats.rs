@@ -1,4 +1,5 @@
-//! Mean, standard deviation, minimum, maximum and median of a list of numbers.
+//! Computes the mean, the standard deviation, the minimum, the maximum and the median of a list of
+//! numbers.
 
 /// The mean, standard deviation, minimum and maximum of a list of numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,7 +25,7 @@ impl Spread {
         }
     }
 
-    /// Returns the coefficient of variation in percent: the deviation divided by the mean.
+    /// Returns the coefficient of variation in percent: the standard deviation divided by the mean.
     pub(crate) fn variation_percent(&self) -> f64 {
         100.0 * self.deviation / self.mean
     }

@@ -82,8 +82,8 @@ pub(crate) fn section_bypass(csv: &Csv) -> Result<String> {
          saturate the NIC. With the kernel's network stack, throughput is less than 30 % of that.\n\n\
          Here a veth pair connects the generator and the balancer on a machine with two processors. The generator needs one of them, so \
          there is one packet thread. A veth has no hardware driver to bypass, and AF_XDP copies packets on it. The traffic is \
-         64-byte UDP packets of 1,024 flows, forwarded with GRE. The processor of the balancer also does the kernel's work to receive \
-         packets. Runs of the two modes alternate. `af-packet` reaches {:.0} % of the rate of `af-xdp`. {}\n\n{}{}",
+         64-byte UDP packets of 1,024 flows, forwarded with GRE. The balancer's processor also does the kernel's receive \
+         processing. Runs of the two modes alternate. `af-packet` reaches {:.0} % of the rate of `af-xdp`. {}\n\n{}{}",
         100.0 * rates.of_name("af-packet")? / rates.of_name("af-xdp")?,
         offered(csv)?,
         head("`io.mode`", csv)?,
@@ -127,7 +127,8 @@ fn head(what: &str, csv: &Csv) -> Result<String> {
     Ok(format!("| {what} | packets per second, median of {runs} | range |\n|---|---|---|\n"))
 }
 
-/// Returns a sentence on how much the generator and other programs may have limited the result.
+/// Returns a sentence that states whether the generator or other programs might have limited the
+/// result.
 fn offered(csv: &Csv) -> Result<String> {
     let least =
         |column: &str| -> Result<f64> { Ok(csv.numbers(column)?.into_iter().fold(f64::INFINITY, f64::min)) };
@@ -139,13 +140,13 @@ fn offered(csv: &Csv) -> Result<String> {
     };
     Ok(format!(
         "The generator sent at least {excess:.1} times as many packets as the balancer forwarded. Generator and balancer ran on their \
-         processors for at least {:.0} % of the time (medians), and other programs for the rest.{limited}",
+         processors for at least {:.0} % of the time (medians), and other programs used the rest.{limited}",
         100.0 * ran
     ))
 }
 
 const UNIT: &str = "packets per second (millions)";
-/// Below this ratio of generated to forwarded packets, the generator may have limited the
+/// Below this ratio of generated to forwarded packets, the generator might have limited the
 /// throughput.
 const LEAST_EXCESS: f64 = 1.2;
 

@@ -3,8 +3,8 @@
 //!
 //! The program prints the minimum and the median time per packet over all batches, and the
 //! percentage of packets on the fast path. Under callgrind with
-//! `--toggle-collect='*Pipeline*process*'`, the difference of two runs gives the instructions per
-//! packet (`cargo xtask bench instructions`).
+//! `--toggle-collect='*Pipeline*process*'`, the difference between two runs gives the instructions
+//! per packet (`cargo xtask bench instructions`).
 
 use sluicegate_benches::{Batch, DEFAULT_BATCH, Row};
 

@@ -1,6 +1,6 @@
 //! Prints a table of the backends that receive less traffic than their configured weight, for a
-//! chat room or a pager. Start this example with `cargo run --example not_serving -- --socket
-//! PATH`. The exit code is 1 if the table has rows.
+//! chat room or a pager. Run it with `cargo run --example not_serving -- --socket PATH`. The exit
+//! code is 1 if the table is not empty.
 
 use std::process::ExitCode;
 

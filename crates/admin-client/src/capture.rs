@@ -2,9 +2,10 @@
 //! for Wireshark and tshark.
 //!
 //! This module builds the request from the command line and copies the response to the file. Only
-//! whole pcapng blocks are written, so the file is valid even if the capture is interrupted. At the
-//! end the subcommand prints how many packets matched and how many were lost. The daemon selects
-//! the packets (`control_plane::Captures`), and `admin::pcapng` parses the blocks.
+//! complete pcapng blocks are written, so that the file is valid even if the capture is
+//! interrupted. At the end, the subcommand prints how many packets matched and how many were lost.
+//! The daemon selects the packets (`control_plane::Captures`), and `admin::pcapng` parses the
+//! blocks.
 
 use std::io::{self, ErrorKind, Write};
 use std::num::{NonZeroU32, NonZeroU64};
@@ -91,14 +92,14 @@ impl Arguments {
 /// Captures until a limit is reached, a signal arrives, or the program that reads standard output
 /// exits.
 ///
-/// The exit code is 1 if the stream ended without statistics, because the number of lost packets is
-/// then unknown.
+/// The exit code is 1 if the stream ended without statistics, in which case the number of lost
+/// packets is unknown.
 pub fn capture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let client = Client::new(&arguments.reach)?;
     let name = arguments.write.display().to_string();
     let (mut blocks, mut reader_gone) = (Blocks::default(), false);
-    // The file is opened only after the daemon accepts the request. A rejected request therefore
-    // does not truncate an existing file.
+    // The file is opened only after the daemon accepts the request, so that a rejected request does
+    // not truncate an existing file.
     let began = || {
         let out = open(&arguments.write)?;
         errln!("sluicegate: capturing to {name}, press Ctrl-C to stop");
@@ -111,7 +112,7 @@ pub fn capture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         )?;
         match written {
             Ok(()) => Ok(ControlFlow::Continue(())),
-            // The program that reads the pipe has exited, which is a normal end of the capture.
+            // The program that reads the pipe has exited, which normally ends the capture.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {
                 reader_gone = true;
                 Ok(ControlFlow::Break(()))

@@ -29,7 +29,7 @@ use self::stream::Stream;
 use crate::failure::Failure;
 use crate::table::show;
 
-/// The command-line options that select a running balancer and set the response timeout.
+/// The command-line options that select a running load balancer and set the response timeout.
 #[derive(Clone, Debug, Args)]
 pub struct Reach {
     /// Connect to this admin socket (default: /run/sluicegate/admin.sock)
@@ -64,7 +64,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// Creates a client for the selected balancer.
+    /// Creates a client for the selected load balancer.
     ///
     /// # Errors
     /// Returns an error if the configuration file given by `--config` has no admin socket.
@@ -90,7 +90,7 @@ impl Common {
     }
 }
 
-/// A client for the admin API of one balancer.
+/// A client for the admin API of one load balancer.
 #[derive(Debug)]
 pub struct Client {
     socket: PathBuf,
@@ -119,13 +119,13 @@ impl Client {
         self.send(PATIENCE, Request::get(path), Bytes::new())
     }
 
-    /// Sends a POST request to `path` with `body` as JSON.
+    /// Sends a POST request to `path`, with `body` as JSON.
     pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> anyhow::Result<T> {
         self.send(PATIENCE, Request::post(path), serde_json::to_vec(body)?.into())
     }
 
-    /// Sends a POST request to `path` with the longer timeout of a reload. For a reload, the daemon
-    /// reads files, builds tables and resolves neighbors before it responds.
+    /// Sends a POST request to `path` with the longer timeout of a reload. A reload takes longer,
+    /// because the daemon reads files, builds tables and resolves neighbors before it responds.
     pub fn reload<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         self.send(RELOAD_PATIENCE, Request::post(path), Bytes::new())
     }
@@ -136,7 +136,7 @@ impl Client {
     }
 
     /// Sends a PUT request that replaces the resource at `path`. The daemon rejects the request if
-    /// the current entity tag of the resource is not `if_match`.
+    /// the current entity tag of the resource differs from `if_match`.
     pub fn put<T: DeserializeOwned>(&self, path: &str, if_match: &str, body: String) -> anyhow::Result<T> {
         self.send(RELOAD_PATIENCE, Request::put(path).header(header::IF_MATCH, if_match), body.into())
     }
@@ -145,9 +145,9 @@ impl Client {
     /// the response ends or `take` returns `Break`.
     ///
     /// The closure `began` creates the first argument of `take` after the daemon accepts the
-    /// request. On the first SIGINT or SIGTERM, this function sends a DELETE request, and the
-    /// daemon then ends the response. On the second signal, this function returns without waiting
-    /// for the daemon.
+    /// request. On the first SIGINT or SIGTERM, a DELETE request is sent, after which the daemon
+    /// ends the response. On the second signal, the function returns without waiting for the
+    /// daemon.
     pub fn follow<T>(
         &self,
         path: &str,
@@ -231,8 +231,8 @@ async fn exchange(
 async fn send(socket: &Path, request: Request<Full<Bytes>>) -> anyhow::Result<Response<Incoming>> {
     let stream = UnixStream::connect(socket).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // This task ends when the response body ends. Connection errors are also returned by the reads
-    // of the body, so the result of the task is ignored.
+    // This task ends when the response body ends. Reads of the body also return connection errors,
+    // so the result of the task is ignored.
     tokio::spawn(connection);
     Ok(sender.send_request(request).await?)
 }
@@ -249,8 +249,8 @@ fn socket_of(file: &Path) -> anyhow::Result<PathBuf> {
                 .context("no admin socket, because the configuration has admin.socket = false")?;
             Ok(socket.path.to_owned())
         }
-        // The daemon may run with an older, valid version of the file. Therefore the socket path is
-        // used even if the file is invalid now.
+        // The daemon may be running with an older, valid version of the file, so the socket path is
+        // used even if the file is now invalid.
         Err(problems) => {
             config::admin_socket(file).with_context(|| format!("the configuration has problems:\n{problems}"))
         }
@@ -271,8 +271,10 @@ pub fn escape(name: &str) -> String {
 }
 
 const DEFAULT_SOCKET: &str = "/run/sluicegate/admin.sock";
-/// HTTP/1.1 requires a Host header. A Unix socket has no host name, so this placeholder is sent.
+/// The placeholder for the Host header, which HTTP/1.1 requires although a Unix socket has no host
+/// name.
 const HOST: &str = "localhost";
 const PATIENCE: Duration = Duration::from_secs(10);
-/// This timeout is longer than the maximum time that the daemon allows for a reload.
+/// The response timeout of a reload, which is longer than the maximum time that the daemon allows
+/// for it.
 const RELOAD_PATIENCE: Duration = Duration::from_secs(45);

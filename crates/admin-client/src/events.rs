@@ -29,7 +29,7 @@ pub struct Arguments {
     /// Print only events of this kind; repeat the option for several kinds (default: all kinds)
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(EventKind::ALL.map(EventKind::name)))]
     kind: Vec<String>,
-    /// Continue with new events until Ctrl-C; the exit code is 3 if the balancer exits
+    /// Continue with new events until Ctrl-C; the exit code is 3 if the load balancer exits
     #[arg(short, long)]
     follow: bool,
     #[command(flatten)]
@@ -68,7 +68,7 @@ fn path(about: impl Iterator<Item = String>) -> String {
     if about.is_empty() { "/v1/events".to_owned() } else { format!("/v1/events?{about}") }
 }
 
-/// Prints one line for each event. Each line is flushed, so that a program that reads the pipe
+/// Prints one line for each event. Flushes each line, so that a program that reads the pipe
 /// receives it without delay.
 fn print(view: &EventsView, json: bool) -> anyhow::Result<()> {
     for row in &view.events {
@@ -108,7 +108,7 @@ fn clock(unix_seconds: f64) -> String {
     format!("{date}T{:02}:{:02}:{:02}.{:03}Z", time.hour(), time.minute(), time.second(), time.millisecond())
 }
 
-/// The time between two requests with `--follow`.
+/// The interval between two requests with `--follow`.
 const LOOK: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -68,9 +68,9 @@ pub fn tell(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// Prints the error for a command line that clap rejected, and exits. With `--json` the function
-/// prints JSON and returns the exit code instead. For `--help` and `--version`, which clap also
-/// reports as errors, it prints the requested text and exits with code 0.
+/// Prints the error for a command line that clap rejected, and exits. With `--json`, prints JSON
+/// and returns the exit code instead. For `--help` and `--version`, which clap also reports as
+/// errors, prints the requested text and exits with code 0.
 pub fn tell_unread(error: &clap::Error) -> ExitCode {
     if error.use_stderr() && wants_json() {
         let words = error.render().to_string();
@@ -99,8 +99,8 @@ fn tell_json(kind: &str, message: &str, problems: &[ProblemView]) {
     }
 }
 
-/// Returns `true` if `--json` is on the command line. This function searches the raw arguments,
-/// because clap may have rejected them.
+/// Returns `true` if `--json` is on the command line. Searches the raw arguments, because clap may
+/// have rejected them.
 fn wants_json() -> bool {
     env::args_os().skip(1).take_while(|word| word != "--").any(|word| word == "--json")
 }

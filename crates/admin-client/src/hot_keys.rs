@@ -1,8 +1,8 @@
 //! Implements `sluicegate kv top`, which prints the most requested keys of keyed pools as a live
 //! screen, a table or JSON.
 //!
-//! The daemon counts requests per key only while a request of this subcommand is pending. The
-//! daemon counts for the time given by `--for` and then sends the result.
+//! The daemon counts requests per key only while a request of this subcommand is pending: for the
+//! time given by `--for`, after which it sends the result.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -92,7 +92,7 @@ struct Question {
 
 impl Question {
     fn of(arguments: &Arguments) -> anyhow::Result<Self> {
-        // The daemon responds only after the counting time, so the timeout is longer than that.
+        // The daemon responds only after the counting time, so the timeout must be longer.
         let wait = arguments.reach.wait.unwrap_or(arguments.within + PATIENCE);
         let client = Client::new(&Reach { wait: Some(wait), ..arguments.reach.clone() })?;
         Ok(Self { client, path: path(arguments) })
@@ -109,8 +109,7 @@ fn path(arguments: &Arguments) -> String {
 }
 
 /// Sends requests repeatedly on a separate thread, so that the operator can quit while a response
-/// is pending. If the daemon is counting for another client, the request is repeated until it is
-/// accepted.
+/// is pending. Repeats a request until it is accepted if the daemon is counting for another client.
 fn look_on(question: Question, first: HotKeysView) -> Receiver<anyhow::Result<HotKeysView>> {
     let (sender, looks) = mpsc::channel();
     std::thread::spawn(move || {
@@ -161,8 +160,8 @@ fn watch(
 fn words(view: &HotKeysView) -> String {
     let service =
         |row: &HotServiceRow| format!("{}: {:.1} keys/s\n", clean(&row.service), row.keys_per_second);
-    // Only services with a key in the list are shown, because the screen may have fewer lines than
-    // there are services.
+    // Only services with a key in the list are shown, because there may be more services than
+    // screen lines.
     let is_shown = |row: &&HotServiceRow| view.keys.iter().any(|key| key.service == row.service);
     let head: String = view.services.iter().filter(is_shown).map(service).collect();
     if view.keys.is_empty() {
@@ -182,7 +181,7 @@ fn words(view: &HotKeysView) -> String {
     format!("{head}\n{}", table(headings, view.keys.iter().map(row)))
 }
 
-/// The time that is added to the counting time to get the response timeout.
+/// The time that is added to the counting time to obtain the response timeout.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

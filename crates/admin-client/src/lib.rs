@@ -15,7 +15,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
-// `print!` and `eprint!` panic on a closed pipe. The macros of the module `out` do not.
+// `print!` and `eprint!` panic on a closed pipe, but the macros of the module `out` do not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod capture;
@@ -23,8 +23,8 @@ mod client;
 mod events;
 mod failure;
 mod hot_keys;
-// This module is public, so that callers write `live_config::get`. The function names `get`, `put`
-// and `reload` are too short without the module name.
+// This module is public, so that callers write `live_config::get`. Without the module name,
+// function names such as `get`, `put` and `reload` would be unclear.
 pub mod live_config;
 mod log_level;
 mod operate;

@@ -19,11 +19,11 @@ use crate::table::{ago, lines, or_dash, table, word};
 #[derive(Debug, Args)]
 pub struct Terms {
     /// Roll back unless `sluicegate config confirm` is run within this time, such as `5m`; 1 s to
-    /// 24 h in whole seconds. The balancer runs the timer, so the rollback happens even if this
-    /// machine becomes unreachable
+    /// 24 h in whole seconds. The load balancer runs the timer, so the rollback happens even if
+    /// this machine becomes unreachable
     #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
     confirm: Option<u64>,
-    /// Apply the change even if more slots move than `cluster.max_moved` allows
+    /// Apply the change even if more table entries move than `cluster.max_moved` allows
     #[arg(long)]
     force: bool,
 }
@@ -87,7 +87,7 @@ pub struct Rollback {
 }
 
 /// Prints the current configuration. A single file is printed unchanged. If there are several
-/// files, a comment with the path precedes each one.
+/// files, each is preceded by a comment with its path.
 pub fn get(common: &Common) -> anyhow::Result<ExitCode> {
     let view: ConfigView = common.get("/v1/config")?;
     common.show(&view, |view| texts(&view.files))?;
@@ -112,7 +112,7 @@ pub fn put(put: &Put) -> anyhow::Result<ExitCode> {
     say(&put.common, &put.common.client()?.put(&path, &tag, text)?)
 }
 
-/// Tells the daemon to reload its configuration file.
+/// Makes the daemon reload its configuration file.
 pub fn reload(Reload { terms, common }: &Reload) -> anyhow::Result<ExitCode> {
     say(common, &common.client()?.reload(&terms.path("/v1/reload", None))?)
 }

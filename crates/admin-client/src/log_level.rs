@@ -13,7 +13,7 @@ use crate::table::{ago, clean, lines};
 /// The subcommands of `sluicegate log`.
 #[derive(Debug, Subcommand)]
 pub enum LogVerb {
-    /// Show the log level and its source, or set another level for a limited time
+    /// Show the log level and its source, or set a different level for a limited time
     ///
     /// A temporary level survives a reload but not a restart. The log level does not affect
     /// `sluicegate events`.

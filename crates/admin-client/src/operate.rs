@@ -54,7 +54,8 @@ pub(crate) fn whole_seconds(text: &str) -> Result<u64, String> {
 /// The subcommands of `sluicegate backend`.
 #[derive(Debug, Subcommand)]
 pub enum BackendVerb {
-    /// List all backends of all pools with their states; the exit code is 1 if one is not serving
+    /// List all backends of all pools with their states; the exit code is 1 if any backend is not
+    /// serving
     List(Common),
     /// Stop new flows to a backend; existing flows continue
     Drain(Drain),
@@ -99,8 +100,8 @@ fn weight(text: &str) -> Result<FileOr, String> {
     }
 }
 
-/// The arguments of `backend drain`. In this subcommand `--wait` is the time for flows to end, and
-/// not the response timeout.
+/// The arguments of `backend drain`. In this subcommand, `--wait` is not the response timeout, but
+/// how long to wait until flows end.
 #[derive(Debug, Args)]
 pub struct Drain {
     /// Name of the backend
@@ -223,8 +224,7 @@ fn wait_for_flows(which: &Which, end: Option<Instant>) -> anyhow::Result<ExitCod
         if left == Some(0) {
             return Ok(ExitCode::SUCCESS);
         }
-        // A busy packet thread may not report its flows in time. In that case, the previous count
-        // is kept.
+        // If a busy packet thread does not report its flows in time, the previous count is kept.
         counted = left.or(counted);
         let now = counted
             .map_or_else(|| "number of flows unknown".to_owned(), |left| count(left, "flow") + " left");

@@ -2,8 +2,8 @@
 //!
 //! A closed pipe (`sluicegate flow list | head`) is not an error: the rest of the output is
 //! discarded and the exit code does not change. Any other write error, such as a full disk, ends
-//! the process with exit code 1. Only the owner can read files with captured packets. The log of
-//! `run` is written by the module `logging` of the binary.
+//! the process with exit code 1. Files with captured packets are readable only by their owner. The
+//! log of `run` is written by the module `logging` of the binary.
 
 use std::fmt::Arguments;
 use std::fs::{File, Permissions};
@@ -51,8 +51,7 @@ pub fn write_error(words: Arguments<'_>) {
 }
 
 fn write_to(to: &mut impl Write, words: Arguments<'_>) -> io::Result<()> {
-    // The explicit flush returns write errors. Without the flush, an error at process exit would be
-    // ignored.
+    // The explicit flush reports write errors, which would be ignored at process exit.
     match to.write_fmt(words).and_then(|()| to.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written,

@@ -21,17 +21,17 @@ use crate::table::{ago, failed, lines, or_dash, table, word};
 /// The subcommands of `sluicegate bgp`.
 #[derive(Debug, Subcommand)]
 pub enum BgpVerb {
-    /// Show BGP peers and announced VIPs, with the reason for each VIP that is not announced; the
-    /// exit code is 1 if a session or an announcement is missing
+    /// Show BGP peers and announced VIPs, with the reason for each VIP and address family that is
+    /// not announced; the exit code is 1 if a session or an announcement is missing
     Status(Common),
 }
 
 /// The subcommands of `sluicegate machine`.
 #[derive(Debug, Subcommand)]
 pub enum MachineVerb {
-    /// Remove this machine from the cluster and stop the balancer. The routes are first announced
-    /// with the graceful shutdown community (RFC 8326), then withdrawn. The process exits after 5 s
-    /// without packets, or after `cluster.drain_time`
+    /// Remove this machine from the cluster and stop the load balancer. The routes are first
+    /// announced with the graceful shutdown community (RFC 8326), then withdrawn. The process exits
+    /// after 5 s without packets, or after `cluster.drain_time`
     Drain(Drain),
     /// Cancel a drain while the process is still running
     Undrain(Common),
@@ -92,7 +92,18 @@ fn words(view: &BgpView) -> String {
 }
 
 fn peers(rows: &[BgpPeerRow]) -> String {
-    let headings = ["peer", "address", ">asn", "state", ">since", "bfd", ">ipv4", ">ipv6", "last error"];
+    let headings = [
+        "peer",
+        "address",
+        ">asn",
+        "state",
+        ">since",
+        "bfd",
+        ">ipv4",
+        ">ipv6",
+        "not negotiated",
+        "last error",
+    ];
     let row = |row: &BgpPeerRow| {
         [
             row.name.clone(),
@@ -103,6 +114,7 @@ fn peers(rows: &[BgpPeerRow]) -> String {
             or_dash(row.bfd.as_ref().map(|bfd| format!("{:?}", bfd.state))),
             row.announced_v4.to_string(),
             row.announced_v6.to_string(),
+            or_dash((!row.refused.is_empty()).then(|| row.refused.join(", "))),
             failed(row.last_error.as_deref(), row.last_error_seconds),
         ]
     };
@@ -213,11 +225,13 @@ mod tests {
     fn a_page_says_what_is_announced_where_and_why_not() {
         let vip = |name: &str, state, why: Option<&str>| AnnouncedVip {
             vip: name.into(),
+            family: None,
             state,
             why: why.map(Into::into),
             returns_in_seconds: None,
             since_seconds: None,
             withdrawals: 0,
+            not_announced_seconds: 0.0,
             backup: false,
             routes: vec![],
         };

@@ -63,7 +63,7 @@ fn reloaded(last: &LastReload, seconds: f64) -> String {
     format!("{} {} ago, took {took_ms:.1} ms: {message}", word(outcome), ago(seconds))
 }
 
-/// Returns the seconds between the Unix timestamp and the time of the response.
+/// Returns the number of seconds between the Unix timestamp and the time of the response.
 #[expect(clippy::cast_precision_loss, reason = "an `f64` is exact for Unix times in seconds")]
 fn seconds_since(status: &Status, unix_seconds: u64) -> f64 {
     status.started_unix_seconds as f64 + status.uptime_seconds - unix_seconds as f64
@@ -115,7 +115,7 @@ pub(crate) fn backend_states(totals: StateTotals) -> String {
     format!("{serving} serving, {draining} draining, {down} down, {unknown} unknown{flushing}")
 }
 
-/// Formats the given names and the number of further names that are not listed.
+/// Formats the given names, and the number of names that are not listed.
 pub(crate) fn named(how: &str, names: &[String], all: usize) -> Vec<String> {
     let more = match all.saturating_sub(names.len()) {
         0 => String::new(),
@@ -144,8 +144,8 @@ pub(crate) fn waiting(row: &ConfirmationRow) -> String {
     )
 }
 
-/// Formats the digest of the configuration and the digest of the tables. Each string names the
-/// machines on which the digest must be identical.
+/// Formats the digest of the configuration and the digest of the tables. Each string states on
+/// which machines the digest must be identical.
 fn digests(status: &Status) -> [String; 2] {
     let short = |digest: &str| digest.chars().take(12).collect::<String>();
     let tables = status.digests.tables.as_deref().map_or_else(|| "-".to_owned(), short);
@@ -193,6 +193,8 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
+    use admin::view::{BgpTotals, Override};
+
     use super::*;
 
     #[test]
@@ -209,17 +211,58 @@ mod tests {
 
     #[test]
     fn status_shows_log_level_override() {
-        let (by, reason) = ("uid 0".to_owned(), None);
-        let level = admin::view::LogLevel::Debug;
-        let order = admin::view::LogLevelOverrideRow {
-            level,
+        let page = words(&Status { log_level_override: Some(debug_for_ten_minutes()), ..Status::default() });
+        assert!(page.contains("log level    debug, set 5s ago by uid 0, ends in 9m55s\n"), "{page}");
+        assert!(!words(&Status::default()).contains("log level"));
+    }
+
+    #[test]
+    fn reference_page_explains_every_line() {
+        let one = || vec![String::from("x")];
+        let (by, reason, says) = ("uid 0".to_owned(), None, Override { state: None, weight: Some(5) });
+        let (outcome, message) = (ReloadOutcome::Published, String::new());
+        let row = OverrideRow {
+            backend: "b1".to_owned(),
+            pool: None,
+            says,
             since_seconds: 5.0,
             by,
             reason,
-            ends_in_seconds: 595.0,
+            ends_in_seconds: None,
         };
-        let page = words(&Status { log_level_override: Some(order), ..Status::default() });
-        assert!(page.contains("log level    debug, set 5s ago by uid 0, ends in 9m55s\n"), "{page}");
-        assert!(!words(&Status::default()).contains("log level"));
+        let status = Status {
+            bgp: Some(BgpTotals::default()),
+            last_reload: Some(LastReload { unix_seconds: 0, outcome, took_ms: 1.0, message }),
+            confirmation: Some(ConfirmationRow { generation: 2, returns_to: 1, ends_in_seconds: 9.0 }),
+            overrides: vec![row],
+            log_level_override: Some(debug_for_ten_minutes()),
+            own_fault: Some("x".to_owned()),
+            needs_restart: one(),
+            warnings: one(),
+            ..Status::default()
+        };
+        let page = include_str!("../../../docs/reference/status.md");
+        let rows = page.lines().skip_while(|line| !line.starts_with("## Lines"));
+        let rows = rows.take_while(|line| *line != "## Modes").filter_map(|row| row.strip_prefix("| `"));
+        let rows: Vec<&str> = rows.filter_map(|row| row.split('`').next()).collect();
+        let text = words(&status);
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with(' ')).collect();
+        assert_eq!(lines.len(), rows.len(), "{text}");
+        for (line, name) in lines.into_iter().zip(rows) {
+            assert!(
+                line.starts_with(&format!("{name:<12} ")),
+                "docs/reference/status.md has {name}, not {line}"
+            );
+        }
+    }
+
+    fn debug_for_ten_minutes() -> admin::view::LogLevelOverrideRow {
+        admin::view::LogLevelOverrideRow {
+            level: admin::view::LogLevel::Debug,
+            since_seconds: 5.0,
+            by: "uid 0".to_owned(),
+            reason: None,
+            ends_in_seconds: 595.0,
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! JSON output is always one object with a schema number. Control characters in text are replaced,
-//! because text from other machines, such as the error of a health check, may contain terminal
-//! escape sequences.
+//! because text from other machines, such as a health check error, may contain terminal escape
+//! sequences.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
@@ -42,7 +42,7 @@ pub fn table<const N: usize>(
     text
 }
 
-/// Formats each string on a line of its own, which starts with `head`.
+/// Formats each string on a separate line that starts with `head`.
 pub(crate) fn lines(head: &str, texts: &[String]) -> String {
     texts.iter().map(|text| format!("{head}{}\n", clean(text))).collect()
 }
@@ -78,7 +78,7 @@ fn cleaned(text: &str, longest: usize) -> String {
 #[derive(Serialize)]
 struct Answer<'a, T> {
     schema: u32,
-    /// The response, which must be an object. Callers therefore wrap a list in an object.
+    /// The response, which must be an object, so callers wrap lists in an object.
     #[serde(flatten)]
     answer: &'a T,
 }

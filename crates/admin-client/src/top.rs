@@ -1,6 +1,6 @@
-//! The command reads the counters twice and divides the differences by the time between the two
-//! readings. The result is a live screen, or with `--once` a table or JSON. The submodule `rates`
-//! computes the rates and `screen` draws the screen.
+//! Implements `sluicegate top`, which reads the counters twice and divides the differences by the
+//! time between the two readings. The result is a live screen, or with `--once` a table or JSON.
+//! The submodule `rates` computes the rates and `screen` draws the screen.
 
 mod rates;
 mod screen;
@@ -92,7 +92,7 @@ impl Reading {
     }
 }
 
-/// The data of one update of the screen.
+/// The data for one screen update.
 struct Look {
     status: Status,
     rates: Rates,
@@ -239,8 +239,8 @@ fn traffic(heading: &'static str, rows: &[rates::Row]) -> String {
 
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(3_600);
-/// The maximum number of backends or VIPs whose states are requested. Above this limit each update
-/// would transfer megabytes, and the screen cannot show that many rows.
+/// The maximum number of backends or VIPs whose states are requested. With more rows, each update
+/// would transfer megabytes, and the screen could not show them all.
 const MOST_STATES: usize = 1_000;
 /// The interval at which the screen is drawn again if no new data arrives.
 pub(crate) const KEYS_EVERY: Duration = Duration::from_millis(100);
@@ -263,8 +263,7 @@ mod tests {
         let hour = Duration::from_secs(3_600);
         let client = Client::new(&Reach { socket: Some(socket), config: None, wait: Some(hour) }).unwrap();
         let looks = look_on(client, Duration::ZERO, Reading { stats: Stats::default(), at: Instant::now() });
-        // The client thread sends its first request and then waits for the response for up to an
-        // hour.
+        // The client thread sends its first request and then waits up to an hour for the response.
         let asked = mute.accept().unwrap();
         let mut iterations = 0;
         let leaves = |_: Duration| {

@@ -1,7 +1,7 @@
 //! Creates an admin socket that serves only `/v1/counters`.
 //!
 //! Run `cargo run --example admin_socket -- /tmp/api.sock`, and then `curl --unix-socket
-//! /tmp/api.sock http://localhost/v1/counters`. The example exits at the end of standard input.
+//! /tmp/api.sock http://localhost/v1/counters`. The example exits when standard input ends.
 
 use std::error::Error;
 use std::io::Read;

@@ -1,5 +1,5 @@
-//! The state that all request handlers share: the channel to the run loop, the rules of the
-//! configuration, and a limit on concurrent large request bodies.
+//! The shared state of all request handlers: the channel to the run loop, the configured rules, and
+//! a limit on concurrent large request bodies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,7 +44,7 @@ impl AppState {
     }
 }
 
-/// The route that replaces the configuration, and the only one that accepts a large request body.
+/// The route that replaces the configuration. Only this route accepts a large request body.
 pub(super) const PUT_CONFIG: &str = "/v1/config";
 /// The route that reads the configuration file again.
 pub(super) const RELOAD: &str = "/v1/reload";

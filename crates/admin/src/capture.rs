@@ -82,8 +82,8 @@ fn reason(name: &str) -> Result<&'static str, Refusal> {
 }
 
 impl fmt::Display for CaptureCommand {
-    /// Formats the parameters of the capture as one line, for the log and for the warnings of
-    /// `status`.
+    /// Formats the parameters of the capture as one line, for the log and for the warnings that
+    /// `status` prints.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("capture")?;
         if let Some(vip) = &self.vip {
@@ -131,9 +131,9 @@ pub(super) async fn end(state: State<AppState>) -> Result<Done<CaptureEnd>, Refu
 }
 
 const PCAPNG: &str = "application/x-pcapng";
-/// The default number of captured bytes per packet, which is enough for the inner and outer headers
-/// and the start of the payload.
+/// The default number of captured bytes per packet, which is enough for all headers and the start
+/// of the payload.
 const SNAP_USUALLY: usize = 256;
 const SECONDS_USUALLY: u64 = 3_600;
-/// 24 hours.
+/// The maximum duration of a capture: 24 hours.
 pub(super) const CAPTURE_SECONDS_AT_MOST: u64 = 86_400;

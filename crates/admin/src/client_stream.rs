@@ -1,10 +1,10 @@
-//! A wrapper around the stream of a client connection, which adds a write timeout and reports
-//! flushes to [`Progress`].
+//! Wraps the stream of a client connection to add a write timeout and to report flushes to
+//! [`Progress`].
 //!
-//! HTTP servers limit the time for receiving a request, but not how long a client may take to read
-//! the response. The crate tokio-io-timeout provides the write timeout. This wrapper is necessary
-//! because neither tokio-io-timeout nor hyper reports when all written bytes have reached the
-//! kernel.
+//! HTTP servers limit how long a client may take to send a request, but not how long it may take to
+//! read the response. The crate tokio-io-timeout provides the write timeout. This wrapper is
+//! necessary because neither tokio-io-timeout nor hyper reports when all written bytes have reached
+//! the kernel.
 
 use std::io;
 use std::pin::Pin;
@@ -24,7 +24,7 @@ pub(crate) struct ClientStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite> ClientStream<S> {
-    /// Wraps the stream. A write fails if the client frees no buffer space within `limit`.
+    /// Wraps the stream. A write fails if the client reads nothing for the time `limit`.
     pub(crate) fn new(stream: S, limit: Duration, progress: Progress) -> Self {
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(limit));
@@ -66,7 +66,7 @@ impl<S: AsyncRead + AsyncWrite> AsyncWrite for ClientStream<S> {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = self.stream.as_mut().poll_flush(context);
         if outcome.is_ready() {
-            // hyper flushes after it has written all of its output.
+            // The library hyper flushes after it has written all of its output.
             self.progress.flushed();
         }
         outcome

@@ -23,7 +23,7 @@ use crate::stats::Stats;
 /// run loop ignores that error.
 pub type Answer<T> = oneshot::Sender<T>;
 
-/// A command for the run loop, created from the request of a client.
+/// A command for the run loop, created from a client request.
 ///
 /// The server waits up to [`ANSWER_WITHIN_SECONDS`] seconds for the reply, and then responds with
 /// status 503.
@@ -34,7 +34,7 @@ pub enum Command {
     Status(Answer<Status>),
     /// Lists all VIPs.
     Vips(Answer<Vec<VipRow>>),
-    /// Lists all memberships, each of which is one backend in one leaf pool.
+    /// Lists all backends, with one row for each leaf pool that contains the backend.
     Backends(Answer<Vec<BackendRow>>),
     /// Lists all health check targets.
     Health(Answer<HealthView>),
@@ -42,21 +42,22 @@ pub enum Command {
     Bgp(Answer<BgpView>),
     /// Drains or undrains this machine.
     Machine {
-        /// The action.
+        /// The requested action: a drain or its cancellation.
         action: MachineAction,
         /// The state of the drain, or a conflict error if the action is not possible.
         answer: Answer<Result<MachineDrain, Refusal>>,
     },
     /// Starts a new process, which takes over from this process.
     Upgrade {
-        /// The path of the new program. `None` means the file from which this process was started.
+        /// The path of the new program. If `None`, the file from which this process was started is
+        /// used.
         binary: Option<String>,
         /// The result of the upgrade. After a failed upgrade the old process continues unchanged.
         answer: Answer<Result<Upgraded, Refusal>>,
     },
     /// Lists recent events.
     Events {
-        /// The filter for events.
+        /// Selects the events to return.
         query: EventQuery,
         /// The matching events, oldest first.
         answer: Answer<EventsView>,
@@ -65,7 +66,7 @@ pub enum Command {
     Log(Answer<LogView>),
     /// Changes the log level for a limited time.
     OverrideLog {
-        /// The new level. `None` restores the level of the configuration.
+        /// The new level. `None` restores the configured level.
         command: Option<LogLevelOverride>,
         /// The levels before and after the change.
         answer: Answer<LogChange>,
@@ -76,20 +77,21 @@ pub enum Command {
     Backend {
         /// The name of the backend.
         name: String,
-        /// The leaf pool. `None` means the backend in all its pools.
+        /// The leaf pool. If `None`, the override applies to the backend in all its pools.
         pool: Option<String>,
-        /// The action.
+        /// The override to set or to remove.
         action: BackendAction,
         /// The requester, the reason, and the duration of the override.
         note: OverrideNote,
-        /// The affected memberships, or a "not found" error if there are none.
+        /// The affected backend in each of its pools, or a "not found" error if there is no such
+        /// backend.
         answer: Answer<Result<BackendChange, Refusal>>,
     },
     /// Reads the configuration file again.
     Reload {
         /// The requester and the conditions of the reload.
         terms: ReloadTerms,
-        /// The new generation, or all problems of the rejected configuration.
+        /// The new generation, or all problems in the rejected configuration.
         answer: Answer<Result<ReloadReport, Refusal>>,
     },
     /// Replaces the configuration with the given text. The server has already checked that
@@ -98,13 +100,13 @@ pub enum Command {
         /// The configuration in TOML, up to [`CONFIG_BYTES`] bytes.
         text: String,
         /// The entity tag of the configuration that the operator edited, without quotes. `None`
-        /// stands for the header `If-Match` with the value `*`, and matches every configuration. If
-        /// the tag differs from the current one, the command fails with
+        /// represents the header `If-Match: *`, which matches every configuration. If the tag
+        /// differs from the current tag, the command fails with
         /// [`RefusalKind::Stale`](super::RefusalKind::Stale).
         if_match: Option<String>,
         /// The requester and the conditions of the reload.
         terms: ReloadTerms,
-        /// The new generation, or all problems of the rejected configuration.
+        /// The new generation, or all problems in the rejected configuration.
         answer: Answer<Result<ReloadReport, Refusal>>,
     },
     /// Makes the current trial generation permanent. A trial generation is a generation that was
@@ -112,8 +114,8 @@ pub enum Command {
     Confirm(Answer<Result<Confirmed, Refusal>>),
     /// Restores an earlier generation.
     Rollback {
-        /// The number of the generation. `None` means the last confirmed generation while a trial
-        /// generation is active, and otherwise the generation before the current one.
+        /// The generation number. `None` means the last confirmed generation while a trial
+        /// generation is active, and otherwise the generation before the current generation.
         generation: Option<u64>,
         /// The requester and the conditions of the reload.
         terms: ReloadTerms,
@@ -127,14 +129,14 @@ pub enum Command {
     History(Answer<HistoryView>),
     /// Returns one stored generation with its configuration files.
     Generation {
-        /// The number of the generation.
+        /// The generation number.
         generation: u64,
         /// The generation, or a "not found" error if it is no longer stored.
         answer: Answer<Result<GenerationView, Refusal>>,
     },
     /// Lists tracked flows.
     Flows {
-        /// The filter for flows.
+        /// Selects the flows to list.
         filter: FlowQuery,
         /// The maximum number of flows in the reply, 1 to [`FLOWS_AT_MOST`].
         limit: usize,
@@ -144,7 +146,7 @@ pub enum Command {
     /// Removes flows from the connection tables. The next packet of a removed flow starts a new
     /// flow.
     PurgeFlows {
-        /// The filter for flows.
+        /// Selects the flows to remove.
         filter: FlowQuery,
         /// The number of removed flows, or a "not found" error if the VIP or backend does not
         /// exist.
@@ -157,10 +159,9 @@ pub enum Command {
         source: SocketAddr,
         /// The address and port of the VIP.
         destination: SocketAddr,
-        /// The IP protocol number.
+        /// The IP protocol number of the flow.
         protocol: u8,
-        /// The key in a request to a keyed service. `None` means a packet without a request for a
-        /// key.
+        /// The key in a request to a keyed service. `None` means that the packet contains no key.
         key: Option<String>,
         /// One row for each packet thread.
         answer: Answer<Result<WhereView, Refusal>>,
@@ -176,8 +177,8 @@ pub enum Command {
     },
     /// Ends the active capture and completes its stream.
     EndCapture(Answer<Result<CaptureEnd, Refusal>>),
-    /// Counts the requests for each key during a limited time. The count ends early if the receiver
-    /// of the reply is dropped.
+    /// Counts the requests for each key for a limited time. The count ends early if the receiver of
+    /// the reply is dropped.
     HotKeys {
         /// The filter and the duration.
         command: HotKeysCommand,
@@ -194,7 +195,7 @@ pub struct HotKeysCommand {
     pub vip: Option<String>,
     /// The maximum number of keys in the reply, 1 to [`HOT_KEYS_AT_MOST`].
     pub limit: usize,
-    /// The duration of the count, up to [`HOT_KEYS_SECONDS_AT_MOST`] seconds.
+    /// The time for which requests are counted, up to [`HOT_KEYS_SECONDS_AT_MOST`] seconds.
     pub within: Duration,
 }
 
@@ -212,11 +213,11 @@ pub struct CaptureCommand {
     pub new_flows: bool,
     /// The sampling rate N. Each packet thread captures one in N matching packets.
     pub sample: NonZeroU32,
-    /// The number of captured bytes of each packet, in the range [`SNAP_BYTES`].
+    /// The number of bytes to capture from each packet, in the range [`SNAP_BYTES`].
     pub snap: usize,
     /// The maximum number of captured packets.
     pub count: Option<NonZeroU64>,
-    /// The maximum duration.
+    /// The maximum duration of the capture.
     pub within: Duration,
 }
 
@@ -224,7 +225,7 @@ pub struct CaptureCommand {
 #[derive(Debug)]
 pub struct CaptureStream(pub mpsc::Receiver<Bytes>);
 
-/// A change to the override of a backend. A later change replaces an earlier one. An override
+/// A change to the override of a backend. A later change replaces an earlier change. An override
 /// survives a reload, but not a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendAction {
@@ -232,18 +233,18 @@ pub enum BackendAction {
     Drain,
     /// Ends `Drain`, but keeps an overridden weight.
     Undrain,
-    /// Stops all traffic. Each existing flow moves to another backend with its next packet.
+    /// Stops all traffic. Each existing flow moves to another backend when its next packet arrives.
     Down,
     /// Removes all overrides of the backend, including the weight.
     Up,
-    /// Sets the weight. `None` restores the weight of the configuration.
+    /// Sets the weight. `None` restores the configured weight.
     Weight(Option<u32>),
 }
 
 /// The requester and the conditions of a configuration change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReloadTerms {
-    /// The client that sent the command, as the log shows it.
+    /// The client that sent the command, in the form that appears in the log.
     pub by: String,
     /// The time limit for the [`Command::Confirm`] that must follow. If no confirmation arrives in
     /// time, the change is rolled back. `None` makes the change permanent.
@@ -256,23 +257,23 @@ pub struct ReloadTerms {
 /// The requester, the reason and the duration of an override.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OverrideNote {
-    /// The client that sent the command, as the log shows it.
+    /// The client that sent the command, in the form that appears in the log.
     pub by: String,
     /// The reason given by the operator.
     pub reason: Option<String>,
-    /// The time after which the override ends. `None` means that it has no end.
+    /// The time after which the override ends, or `None` if it does not expire.
     pub lasts: Option<Duration>,
 }
 
-/// A temporary log level. A later change replaces an earlier one. The level survives a reload, but
-/// not a restart.
+/// A temporary log level. A later temporary level replaces an earlier temporary level. The level
+/// survives a reload, but not a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLevelOverride {
     /// The least severe level at which log lines are written.
     pub level: LogLevel,
-    /// The time after which the level of the configuration applies again.
+    /// The time after which the configured level applies again.
     pub lasts: Duration,
-    /// The client that sent the command, as the log shows it.
+    /// The client that sent the command, in the form that appears in the log.
     pub by: String,
     /// The reason given by the operator.
     pub reason: Option<String>,
@@ -314,9 +315,9 @@ impl Default for EventQuery {
 pub enum FlowQuery {
     /// All flows.
     All,
-    /// Selects the flows of all services of this VIP.
+    /// Selects flows to any service of this VIP.
     Vip(String),
-    /// Selects the flows of this backend in all its pools.
+    /// Selects flows to this backend in any of its pools.
     Backend(String),
 }
 
@@ -324,13 +325,13 @@ pub enum FlowQuery {
 pub const ANSWER_WITHIN_SECONDS: u64 = 30;
 /// The maximum size of a configuration that is uploaded with `PUT`, in bytes.
 pub const CONFIG_BYTES: usize = 16 << 20;
-/// The allowed number of captured bytes of each packet.
+/// The allowed number of captured bytes per packet.
 pub const SNAP_BYTES: RangeInclusive<usize> = 64..=2_048;
 /// The number of stored events, which is also the maximum number of events in one reply.
 pub const EVENTS_AT_MOST: usize = 1_000;
 /// The maximum number of keys in one reply.
 pub const HOT_KEYS_AT_MOST: usize = 1_000;
-/// The maximum duration of a count of requests per key, in seconds. The duration is shorter than
+/// The maximum time for which hot keys are counted, in seconds. The duration is shorter than
 /// [`ANSWER_WITHIN_SECONDS`], because the reply is sent after the count.
 pub const HOT_KEYS_SECONDS_AT_MOST: u64 = 20;
 /// The maximum number of flows in one reply.

@@ -1,5 +1,5 @@
-//! Limits the number of connections of a listener. If the limit is reached, a stalled connection is
-//! closed to admit a new one.
+//! Limits how many connections a listener can have. If the limit is reached, a stalled connection
+//! is closed to admit a new one.
 //!
 //! A connection is stalled if its client has been sending a request for [`REQUEST_TIME`] or reading
 //! a response for [`RESPONSE_TIME`]. The connection that has been stalled for the longest time is
@@ -7,9 +7,9 @@
 //! closes connections that exceed their own time limits.
 //!
 //! A `tokio::sync::Semaphore` is not used, because it cannot revoke permits. With a semaphore, a
-//! new client would wait 10 s while 64 other clients are stalled.
+//! new client would have to wait for 10 s if 64 other clients were stalled.
 //!
-//! Invariant: at most `most` permits exist, and one more connection waits for a permit.
+//! Invariant: at most `most` permits exist, and at most one further connection waits for a permit.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout_at};
 pub(crate) struct ConnectionLimiter {
     most: usize,
     permits: Mutex<Permits>,
-    /// Notified when a permit has been returned, or can be revoked earlier than expected.
+    /// Notified when a permit is returned, or can be revoked earlier than expected.
     changed: Notify,
 }
 
@@ -46,7 +46,7 @@ struct Held {
 enum Phase {
     /// The request is not complete.
     Request,
-    /// The request is complete, and the response does not exist yet.
+    /// The request is complete, but the response is not ready.
     Handling,
     /// The response is being sent.
     Response,
@@ -94,7 +94,7 @@ impl ConnectionLimiter {
                 Err(again) => again,
             };
             match again {
-                // After a notification and after a timeout, the permits are examined again.
+                // The permits are examined again after a notification or a timeout.
                 Some(at) => drop(timeout_at(at, self.changed.notified()).await),
                 None => self.changed.notified().await,
             }
@@ -108,8 +108,8 @@ impl ConnectionLimiter {
 
 impl Permits {
     /// Returns the number of a new permit, and the notifier that signals its revocation. If the
-    /// limit is reached, returns the time at which a permit can be revoked. This time is `None` if
-    /// the caller must wait until a permit is returned.
+    /// limit is reached, returns the time at which a permit can be revoked, or `None` if the caller
+    /// must wait until a permit is returned.
     fn admit(&mut self, most: usize, now: Instant) -> Result<(u64, Arc<Notify>), Option<Instant>> {
         if self.held.len() < most {
             let (number, revoke) = (self.next, Arc::new(Notify::new()));
@@ -139,7 +139,7 @@ impl Permit {
         self.progress.clone()
     }
 
-    /// Waits until the permit is revoked for another connection.
+    /// Waits until the permit is revoked in favor of a new connection.
     pub(crate) async fn revoked(&self) {
         self.revoke.notified().await;
     }
@@ -164,8 +164,8 @@ impl Progress {
         self.enter(|_| true, Phase::Response);
     }
 
-    /// Records that the kernel has accepted all written bytes. After a response, the next request
-    /// can follow.
+    /// Records that the kernel has accepted all written bytes. If they complete a response, the
+    /// next request can follow.
     pub(crate) fn flushed(&self) {
         self.enter(|phase| phase == Phase::Response, Phase::Request);
     }
@@ -180,12 +180,12 @@ impl Progress {
     }
 }
 
-/// The time that a client has for sending a request before its connection can be closed for a new
-/// one. If this time were zero, connections that arrive at the same moment would displace each
-/// other before the server reads their requests.
+/// The time that a client has for sending a request before its connection can be closed to admit a
+/// new connection. If it were zero, connections that arrive at the same time would displace each
+/// other before the server can read their requests.
 const REQUEST_TIME: Duration = Duration::from_millis(50);
-/// The time that a client has for reading a response before its connection can be closed for a new
-/// one.
+/// The time that a client has for reading a response before its connection can be closed to admit a
+/// new connection.
 const RESPONSE_TIME: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -196,7 +196,7 @@ mod tests {
 
     /// Returns the index of the permit that is revoked when another connection arrives.
     async fn displaced(limiter: &Arc<ConnectionLimiter>, permits: &[&Permit]) -> Option<usize> {
-        // `acquire` gets no permit here, and ends with the timeout in simulated time.
+        // `acquire` does not obtain a permit here, and the timeout expires in simulated time.
         let _ = timeout(Duration::from_millis(1), limiter.acquire()).await;
         permits.iter().position(|permit| limiter.permits().held[&permit.progress.number].is_revoked)
     }
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(displaced(&limiter, &[&a, &d, &e]).await, None, "all requests are being handled");
         e.progress().response_ready();
         advance(RESPONSE_TIME / 2).await;
-        assert_eq!(displaced(&limiter, &[&a, &d, &e]).await, None, "the client may still read");
+        assert_eq!(displaced(&limiter, &[&a, &d, &e]).await, None, "the client still has time to read");
         advance(RESPONSE_TIME / 2).await;
         assert_eq!(displaced(&limiter, &[&a, &d, &e]).await, Some(2));
     }

@@ -1,7 +1,7 @@
-//! Generates the OpenAPI document from the table of routes and the schemas of the row types.
+//! Generates the OpenAPI document from the route table and the schemas of the response types.
 //!
-//! The names, units and descriptions of fields come from the row types in `view` and `stats`. The
-//! module `routes` defines the routes.
+//! The types in `view` and `stats` provide the names, units and descriptions of fields. The module
+//! `routes` defines the routes.
 //!
 //! References: OpenAPI 3.1, whose schemas are JSON Schema 2020-12.
 
@@ -25,7 +25,8 @@ pub(crate) struct Operation {
     answer: Content,
     /// A response header: its name and its description.
     header: Option<[&'static str; 2]>,
-    /// The error statuses of this route, in addition to those that all routes have.
+    /// The status codes of errors that this route can return, in addition to the status codes that
+    /// all routes can return.
     refusals: &'static [u16],
     pub(crate) handler: MethodRouter<AppState>,
 }
@@ -43,12 +44,12 @@ impl Content {
         Self { description, media_type: "application/json", schema: SchemaGenerator::subschema_for::<T> }
     }
 
-    /// Describes a text body of the given media type.
+    /// Describes a text body with the given media type.
     pub(crate) fn of(media_type: &'static str, description: &'static str) -> Self {
         Self { description, media_type, schema: SchemaGenerator::subschema_for::<String> }
     }
 
-    /// Describes a binary body of the given media type.
+    /// Describes a binary body with the given media type.
     pub(crate) fn binary(media_type: &'static str, description: &'static str) -> Self {
         let schema = |_: &mut SchemaGenerator| json_schema!({ "type": "string", "format": "binary" });
         Self { description, media_type, schema }
@@ -96,7 +97,7 @@ impl Operation {
         Self::json::<T>("get", path, summary, answer, handler)
     }
 
-    /// Adds error statuses.
+    /// Adds the status codes of possible errors.
     pub(crate) fn refuses(self, refusals: &'static [u16]) -> Self {
         Self { refusals, ..self }
     }
@@ -198,8 +199,8 @@ pub(crate) fn document(operations: &[Operation]) -> Value {
 }
 
 /// Makes the schema of an object strict. All fields are required, other fields are not allowed, and
-/// durations are not negative. A client that is older than the server accepts additional fields,
-/// but the document describes exactly one version.
+/// durations are not negative. The document describes exactly one version of the API, although an
+/// older client would accept additional fields.
 fn close(schema: &mut Value) {
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return };
     for (_, duration) in

@@ -1,12 +1,12 @@
 //! Stores the most recent events in memory.
 //!
 //! A log line with a `change` field becomes an event, even if the log level suppresses the line.
-//! Log and events therefore have the same source and never differ. The field `change` is the kind
-//! of the event. The field `error`, `reason` or `why` is the cause. All other fields describe the
-//! affected object.
+//! Log and events therefore have the same source and are always consistent. The field `change`
+//! contains the kind of the event. The field `error`, `reason` or `why` contains the cause. All
+//! other fields describe the affected object.
 //!
-//! Memory is bounded: at most [`EVENTS_AT_MOST`] events are stored, and each string in an event has
-//! at most [`LONGEST`] bytes.
+//! Memory is bounded: at most [`EVENTS_AT_MOST`] events are stored, and each string in an event is
+//! at most [`LONGEST`] bytes long.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
@@ -35,7 +35,7 @@ struct Kept {
 }
 
 impl EventLog {
-    /// Returns the tracing layer that collects events.
+    /// Returns the `tracing` layer that collects events.
     pub fn layer<S: Subscriber + for<'span> LookupSpan<'span>>(&self) -> impl Layer<S> + use<S> {
         let is_change = filter_fn(|line| line.is_event() && line.fields().field(CHANGE).is_some());
         // Every event has the level info, warn or error.
@@ -113,7 +113,7 @@ impl Line {
             (MESSAGE, _) => self.what = text,
             (_, Some(rank)) => match &self.cause {
                 // A rejected reload has two causes. `error` is the cause of the rejection, and
-                // `why` names the trigger of the reload.
+                // `why` is the trigger of the reload.
                 Some((first, _)) if *first < rank => drop(self.about.insert(name.to_owned(), text)),
                 _ => {
                     if let Some((other, before)) = self.cause.replace((rank, text)) {
@@ -155,10 +155,10 @@ fn seconds(time: SystemTime) -> f64 {
 
 const CHANGE: &str = "change";
 const MESSAGE: &str = "message";
-/// The log fields that can contain the cause of an event. If a line has several of them, the first
-/// one in this list is the cause.
+/// The log fields that can contain the cause of an event. If a line has several of these fields,
+/// the field that comes first in this list is the cause.
 const CAUSES: [&str; 3] = ["error", "reason", "why"];
-/// The maximum length of a string in bytes. A line has up to ten fields.
+/// The maximum length of a string in bytes. A log line has up to ten fields.
 const LONGEST: usize = 300;
 const ELLIPSIS: &str = "…";
 

@@ -51,9 +51,9 @@ async fn judge(State(state): State<AppState>, request: Request, next: Next) -> R
             tracing::info!(change = "override", %peer, reason, "operator command: {words}");
         }
         Some(AuditRecord::Noted(words)) => {
-            // log: An operator ran a command that does not change state, such as counting keys.
+            // log: An operator ran a command that does not change the state, such as counting keys.
             // `peer` names the client.
-            tracing::info!(%peer, "operator command: {words}");
+            tracing::info!(%peer, "operator query: {words}");
         }
         Some(AuditRecord::Logged) => tracing::debug!(%peer, %method, path, "operator command"),
         // log: A command of an operator failed with HTTP status `status`, for example because the
@@ -69,7 +69,8 @@ async fn judge(State(state): State<AppState>, request: Request, next: Next) -> R
 pub(super) enum AuditRecord {
     /// The command is logged as an event, with the reason given by the operator.
     Said { words: String, reason: Option<String> },
-    /// The command is logged, but not as an event, because it changes no state and may be frequent.
+    /// The command is logged, but not as an event, because it changes no state and may be sent
+    /// frequently.
     Noted(String),
     /// The command is logged only at debug level, because the reload itself logs its result.
     Logged,
@@ -119,8 +120,8 @@ async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Re
     }
 }
 
-/// Middleware for commands that take no body. A body with parameters is rejected, because the
-/// command would ignore them.
+/// Middleware for commands whose requests have no body. A body with parameters is rejected, because
+/// the command would ignore them.
 pub(super) async fn without_body(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     // The guard has already read the body within its limit.
@@ -132,9 +133,9 @@ pub(super) async fn without_body(request: Request, next: Next) -> Response {
     bad_request("this route takes no request body, use path and query parameters").into_response()
 }
 
-/// Returns `true` if a web page of another site caused the request. An operator's browser would
-/// send such a request with the operator's client certificate. The `Origin` header contains the
-/// site of the page.
+/// Returns `true` if a web page of another site caused the request. Otherwise such a page could use
+/// the client certificate in an operator's browser. The `Origin` header contains the site of the
+/// page.
 fn from_another_site(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).map(|value: &header::HeaderValue| value.to_str().unwrap_or_default());
     let host = text(header::HOST).unwrap_or_default();

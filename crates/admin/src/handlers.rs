@@ -1,4 +1,4 @@
-//! Request handlers. Each handler translates an HTTP request into a [`Command`], and the reply of
+//! Request handlers. Each handler translates an HTTP request into a [`Command`], and the reply from
 //! the run loop into JSON.
 
 use std::fmt::Display;
@@ -59,7 +59,7 @@ pub(super) struct OfUpgrade {
     binary: Option<String>,
 }
 
-/// Upgrades are allowed only on the Unix socket, because the client chooses the program that
+/// Upgrades are allowed only through the Unix socket, because the client chooses the program that
 /// replaces this process.
 pub(super) async fn upgrade(
     state: State<AppState>,
@@ -193,7 +193,7 @@ impl About {
     }
 }
 
-/// Returns the name of the client for the log.
+/// Returns the client name that is written to the log.
 fn who(peer: Option<&Peer>) -> String {
     peer.map_or_else(|| "?".to_owned(), Peer::to_string)
 }
@@ -287,8 +287,8 @@ fn in_words(backend: &str, pool: Option<&str>, action: BackendAction) -> String 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Weight {
-    // The field `weight` is required. If it were optional, an empty object would restore the
-    // configured weight.
+    // The field `weight` is required. If it were optional, an empty object would silently restore
+    // the configured weight.
     #[serde(deserialize_with = "Option::deserialize")]
     #[schemars(extend("maximum" = u32::MAX))]
     weight: Option<u32>,
@@ -463,9 +463,9 @@ pub(super) async fn ask<T>(
 const FLOWS_USUALLY: usize = 100;
 /// The maximum length of a reason in bytes.
 const REASON_BYTES: usize = 200;
-/// The maximum time for a confirmation: 24 hours. An operator who has not confirmed after this time
-/// has probably forgotten the change.
+/// The maximum time for a confirmation: 24 hours. After this time, the operator has probably
+/// forgotten the change.
 pub(super) const CONFIRM_SECONDS: u64 = 24 * 3_600;
-/// The maximum duration of an override: 30 days. A change that lasts longer belongs in the
+/// The maximum duration of an override: 30 days. Changes that should last longer belong in the
 /// configuration.
 pub(super) const FOR_SECONDS: u64 = 30 * 24 * 3_600;

@@ -1,8 +1,8 @@
-//! The route `/v1/kv/top`, which counts the requests for each key during a few seconds and returns
-//! the most requested keys.
+//! The route `/v1/kv/top`, which counts the requests for each key for a few seconds and returns the
+//! most requested keys.
 //!
-//! The route is a `POST` request and needs the role `operate`, because counting takes time on the
-//! packet threads, and because the result shows which keys clients use.
+//! The route is a `POST` request and needs the role `operate`, because counting takes CPU time on
+//! the packet threads, and because the result reveals which keys clients use.
 
 use std::time::Duration;
 

@@ -3,8 +3,9 @@
 //!
 //! The server accepts connections on a Unix socket, and on TCP with mutual TLS. Metrics are also
 //! served over plain TCP. Each request becomes a [`Command`] for the run loop of the process, and
-//! the reply of the run loop is returned to the client as JSON. The crate contains no domain types:
-//! the control plane fills the rows of `view` and `stats`.
+//! the reply from the run loop is returned to the client as JSON. The crate contains no domain
+//! types. The modules `view` and `stats` define the types of responses, and the control plane
+//! creates the values.
 //!
 //! A client that stops in the middle of a request is disconnected after a timeout and never delays
 //! other clients.
@@ -41,8 +42,8 @@ mod event_log;
 mod guard;
 mod handlers;
 mod hot_keys;
-// These modules are public, because the names of their items are not clear without the module name,
-// as in `metrics::serve` and `pcapng::Packet`.
+// These modules are public because the names of their items are unclear without the module name, as
+// in `metrics::serve` and `pcapng::Packet`.
 pub mod metrics;
 mod page;
 pub mod pcapng;

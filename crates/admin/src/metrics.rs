@@ -1,8 +1,8 @@
 //! Prometheus metrics, whose values are queried at each scrape with the commands of the admin API.
 //!
 //! `catalogue` defines the metrics, `samples` computes their values, and `listener` serves them
-//! over HTTP. Metrics cost the packet threads no time, because a scrape only reads existing
-//! counters. The number of series of each metric is bounded.
+//! over HTTP. A scrape only reads existing counters, so it does not slow down the packet threads.
+//! Each metric has a limited number of series.
 
 mod catalogue;
 mod hosts;
@@ -22,7 +22,7 @@ pub use hosts::Hosts;
 pub use listener::{CONNECTION_LIFE, MAX_CONNECTIONS, Readiness, Sources, router, serve};
 
 /// The data from which the metrics of one scrape are computed. The admin API returns the same data,
-/// so metrics and API always agree.
+/// so metrics and API are always consistent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct MetricsInput {
     pub(crate) stats: Stats,
@@ -61,16 +61,16 @@ pub(crate) fn render(input: &MetricsInput) -> prometheus::Result<String> {
     TextEncoder::new().encode_to_string(&registry.gather())
 }
 
-/// The maximum number of services with their own series. The traffic of all further services is
+/// The maximum number of services with separate series. The traffic of all further services is
 /// exported as a sum with `vip="other"`.
 pub(crate) const MAX_SERIES_VIPS: usize = 1_000;
-/// The maximum number of backends with their own series. All further backends are exported as a sum
+/// The maximum number of backends with separate series. All further backends are exported as a sum
 /// with `backend="other"`.
 pub(crate) const MAX_SERIES_BACKENDS: usize = 5_000;
-/// The maximum number of health checks with their own series. Failed checks are exported first, and
+/// The maximum number of health checks with separate series. Failed checks are exported first, and
 /// `sluicegate_health_checks` counts all checks.
 pub(crate) const MAX_SERIES_HEALTH: usize = 10_000;
-/// The maximum number of peers with their own series. A machine usually has a few peers.
+/// The maximum number of peers with separate series. A machine usually has only a few peers.
 pub(crate) const MAX_SERIES_PEERS: usize = 256;
-/// The label value for the sum over all objects above a limit.
+/// The label value of the series that sums all objects beyond a limit.
 pub(crate) const OTHER: &str = "other";

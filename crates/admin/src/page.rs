@@ -1,7 +1,7 @@
 //! The status page: one self-contained HTML file at `/`.
 //!
 //! The page queries the admin API of the same server every second. The page loads no external
-//! files, and its Content-Security-Policy restricts requests to the same origin. The page writes
+//! files, and its Content-Security-Policy restricts requests to the same origin. The page inserts
 //! text only through `textContent`, and the policy allows only the script with the given hash. Text
 //! from the configuration or from a backend therefore never becomes markup.
 

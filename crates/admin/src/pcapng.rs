@@ -11,7 +11,7 @@
 mod tests;
 
 /// An interface of a capture file. Packets are captured at two points, before and after processing,
-/// and each point is represented by its own interface.
+/// each of which is represented by a separate interface.
 #[derive(Clone, Copy, Debug)]
 pub struct Interface {
     /// The value of the pcapng option `if_name`.
@@ -27,7 +27,7 @@ pub struct Packet<'a> {
     pub interface: u32,
     /// The time in nanoseconds since 1970.
     pub nanos: u64,
-    /// The captured bytes.
+    /// The captured bytes of the packet.
     pub bytes: &'a [u8],
     /// The length of the packet before truncation, in bytes.
     pub whole: usize,
@@ -54,7 +54,7 @@ pub struct Statistics {
 }
 
 /// Writes the section header and all interface blocks. The link type is Ethernet. `snap` is the
-/// maximum number of captured bytes of each packet.
+/// maximum number of bytes that are captured from each packet.
 pub fn begin(out: &mut Vec<u8>, comment: &str, interfaces: &[Interface], snap: u32) {
     block(out, SECTION, |out| {
         out.extend(MAGIC.to_le_bytes());
@@ -149,7 +149,7 @@ pub struct Blocks {
     waiting: Vec<u8>,
     /// The statistics of the first interface.
     pub statistics: Option<Statistics>,
-    /// The number of packets of the first interface.
+    /// The number of packets on the first interface.
     pub packets: u64,
 }
 
@@ -233,7 +233,7 @@ const PACKET_ID: u16 = 5;
 const IF_DROP: u16 = 5;
 const FILTER_ACCEPT: u16 = 6;
 const USER_DELIVERED: u16 = 8;
-/// The maximum length of an option value in bytes. The length field has 16 bits, and values are
+/// The maximum length of an option value in bytes. The length field is 16 bits wide, and values are
 /// padded to a multiple of 4.
 const OPTION_AT_MOST: usize = 65_532;
 /// The maximum length of a block in bytes, which is enough for a packet with a comment and all

@@ -1,5 +1,5 @@
-//! Conversion of a [`Refusal`] to an HTTP response: the kind determines the status, and the body is
-//! JSON.
+//! Converts a [`Refusal`] to an HTTP response. The kind of refusal determines the status code, and
+//! the response body is JSON.
 
 use axum::Json;
 use axum::http::StatusCode;

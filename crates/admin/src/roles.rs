@@ -1,8 +1,9 @@
-//! Roles of TLS clients, assigned by the names in their certificates.
+//! Assigns roles to TLS clients by the names in their certificates.
 //!
 //! The lists in `admin.tcp` assign a [`Role`] to each name. The module `tls` verifies that the
 //! client CA has signed the certificate, and `guard` checks the role of each request. A certificate
-//! whose name is in no list has the role `read`, so that a missing entry never permits a change.
+//! whose name is in neither list has the role `read`, so that a missing entry never permits a
+//! change.
 //!
 //! References: RFC 5280 §4.1.2.6 (subject), §4.2.1.6 (subject alternative names).
 
@@ -19,11 +20,11 @@ use super::app_state::{CONFIRM, PUT_CONFIG, RELOAD, ROLLBACK, UPGRADE};
 pub enum Role {
     /// Permits queries.
     Read,
-    /// Permits commands such as drains, changes of weights, purges of flows, captures, counts of
-    /// keys, and changes of the log level.
+    /// Permits commands such as drains, weight changes, flow purges, captures, key counts, and log
+    /// level changes.
     Operate,
-    /// Permits changes of the configuration (uploads, reloads, confirmations and rollbacks), and
-    /// upgrades to another program.
+    /// Permits configuration changes (uploads, reloads, confirmations and rollbacks), and upgrades
+    /// to another program.
     Configure,
 }
 
@@ -62,7 +63,7 @@ pub struct Roles {
 }
 
 impl Roles {
-    /// Returns the highest role that any of these names has.
+    /// Returns the highest role among these names.
     pub(super) fn of(&self, names: &[String]) -> Role {
         let has =
             |list: &[String]| list.iter().any(|one| names.iter().any(|name| one.eq_ignore_ascii_case(name)));

@@ -26,7 +26,7 @@ use super::view::{
 };
 use super::{guard, handlers, hot_keys, refuse};
 
-/// A route of the OpenAPI document.
+/// A route in the OpenAPI document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
     /// The HTTP method in lower case.
@@ -35,13 +35,13 @@ pub struct Route {
     pub path: &'static str,
 }
 
-/// Returns all routes of the API, except routes that the caller of [`router`] adds.
+/// Returns all API routes, except routes that the caller of [`router`] adds.
 pub fn routes() -> Vec<Route> {
     table().iter().map(|operation| Route { method: operation.method, path: operation.path }).collect()
 }
 
 /// Returns the router of the API. `more` contains additional routes, such as `/metrics`, and must
-/// not have a fallback.
+/// not have a fallback handler.
 pub fn router(commands: mpsc::Sender<Command>, rules: Rules, more: Router) -> Router {
     let state = AppState::new(commands, rules);
     let api = table().into_iter().fold(Router::new(), |router, one| router.route(one.path, one.handler));
@@ -94,7 +94,7 @@ fn reading() -> Vec<Operation> {
         question("/v1/vips", "Lists all VIPs with their services.", "The VIPs.", Command::Vips),
         question(
             "/v1/backends",
-            "Lists all memberships. A membership is one backend in one leaf pool.",
+            "Lists all memberships. A membership is one backend in one leaf pool, which is a pool that lists the backend directly.",
             "The memberships.",
             Command::Backends,
         ),
@@ -168,7 +168,7 @@ fn backend_overrides() -> Vec<Operation> {
         ),
         operation(
             "/v1/backends/{name}/up",
-            "Removes all overrides of a backend. Health checks and the configuration apply again.",
+            "Removes all overrides of a backend. Its state and weight then depend on the health checks and the configuration again.",
             BackendAction::Up,
         ),
         change("/v1/backends/{name}/weight", "Sets the weight of a backend.", post(handlers::weight))
@@ -220,7 +220,7 @@ fn log_level_overrides() -> Vec<Operation> {
     let file = Operation::json::<LogChange>(
         "delete",
         path,
-        "Restores the log level of the configuration.",
+        "Restores the configured log level.",
         "The levels before and after the change.",
         plain(delete(handlers::file_log_level)),
     );
@@ -231,7 +231,7 @@ fn log_level_overrides() -> Vec<Operation> {
             .needed("level", "The least severe level of the log lines that are written.", level)
             .needed(
                 "for_seconds",
-                "The time in seconds after which the level of the configuration applies again.",
+                "The time in seconds after which the configured level applies again.",
                 ends,
             )
             .query("reason", REASON, text())
@@ -289,8 +289,8 @@ fn hot_keys() -> Vec<Operation> {
     let top = Operation::json::<HotKeysView>(
         "post",
         "/v1/kv/top",
-        "Counts the requests for each key of keyed services during some seconds, and returns the most requested keys with their backends.",
-        "The keys, most requested first. The response is sent after the count has ended.",
+        "Counts the requests for each key of keyed services for a few seconds, and returns the most requested keys with their backends.",
+        "The keys, most requested first. The response is sent after the measurement has ended.",
         plain(post(hot_keys::top)),
     );
     vec![
@@ -298,7 +298,7 @@ fn hot_keys() -> Vec<Operation> {
             .query("limit", "The maximum number of keys. The default is 20.", number(1, HOT_KEYS_AT_MOST))
             .query(
                 "seconds",
-                "The duration of the count in seconds. The default is 2.",
+                "The duration of the measurement in seconds. The default is 2.",
                 number(1, HOT_KEYS_SECONDS_AT_MOST),
             )
             .refuses(&[403, 404, 409]),
@@ -392,7 +392,7 @@ fn on_terms(operation: Operation) -> Operation {
         )
         .query(
             "force",
-            "Accepts the change even if it moves more table slots to other backends than cluster.max_moved allows.",
+            "Accepts the change even if it moves more table entries to other backends than cluster.max_moved allows.",
             flag(),
         )
 }

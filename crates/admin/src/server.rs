@@ -1,13 +1,13 @@
 //! Serves the HTTP/1.1 connections of a listener, within limits on their number, duration and
 //! header size.
 //!
-//! Each listener has its own limits, so that clients of one listener cannot block clients of
-//! another. If a listener is full, it closes a stalled connection (`connection_limiter`). The
-//! module `guard` limits the size of request bodies, and `handlers` processes the requests.
+//! Each listener has separate limits, so that clients of one listener cannot block clients of
+//! another. A full listener closes a stalled connection (`connection_limiter`). The module `guard`
+//! limits the size of request bodies, and `handlers` processes the requests.
 //!
 //! Invariants: a listener has at most [`Limits::connections`] connections, and one more that waits
-//! for a permit. A connection ends at most `life` plus `farewell` after its start. The only
-//! exception is a capture stream, which ends at its own limits.
+//! for a permit. A connection ends at most `life` plus `farewell` after its start, except for a
+//! capture stream, which has its own limits.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -82,17 +82,16 @@ pub struct Limits {
     pub connections: usize,
     /// The maximum time for a TLS handshake, and for receiving the headers of a request.
     pub head: Duration,
-    /// The maximum size of the request headers in bytes. The library hyper does not accept values
-    /// below 8,192.
+    /// The maximum size of the request headers in bytes. The library hyper requires at least 8,192.
     pub head_bytes: usize,
     /// `true` if a connection can serve more than one request.
     pub keep_alive: bool,
-    /// The maximum time that a write of the response may wait for the client.
+    /// The maximum time that writing the response may wait for the client to read.
     pub reading: Duration,
     /// The age after which a connection accepts no new request.
     pub life: Duration,
-    /// The time between `life` and the forced end of the connection. A capture stream is not
-    /// interrupted.
+    /// The time after `life` until the connection is closed even if a request is still running. A
+    /// capture stream is not interrupted.
     pub farewell: Duration,
 }
 
@@ -110,7 +109,7 @@ impl Default for Limits {
     }
 }
 
-/// The client of a connection, in the form that the log shows.
+/// The client of a connection, in the form that appears in the log.
 #[derive(Clone, Debug)]
 pub(super) enum Peer {
     /// A client on the Unix socket, which has all permissions.
@@ -181,7 +180,8 @@ impl Drop for Stream {
     }
 }
 
-/// Serves `router` on `listener` until the future is dropped. Open connections continue after that.
+/// Serves `router` on `listener` until the future is dropped. Connections that are open at that
+/// time continue.
 pub async fn serve(listener: Listener, router: Router, limits: Limits) -> Infallible {
     let limiter = ConnectionLimiter::new(limits.connections);
     loop {
@@ -274,7 +274,7 @@ where
         .keep_alive(limits.keep_alive)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let mut connection = pin!(connection);
-    // Errors of the connection affect only its client and are ignored.
+    // Connection errors affect only one client and are ignored.
     if timeout(limits.life, connection.as_mut()).await.is_err() {
         connection.as_mut().graceful_shutdown();
         while timeout(limits.farewell, connection.as_mut()).await.is_err() && streaming.is_on() {}

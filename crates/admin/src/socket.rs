@@ -1,5 +1,5 @@
-//! Creates the Unix socket of the admin API with the configured permissions and group. If the
-//! socket file is deleted, it is created again.
+//! Creates the Unix socket of the admin API with the configured permissions and group. Recreates
+//! the socket if its file is deleted.
 
 use std::convert::Infallible;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use axum::Router;
-use nix::sys::stat::{Mode, umask};
+use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::getegid;
 use socket2::{Domain, SockAddr, Type};
 use tokio::net::UnixListener;
@@ -27,7 +27,7 @@ pub struct Socket(Arc<File>);
 #[derive(Debug)]
 struct File {
     path: PathBuf,
-    /// The permission bits and the group. A file without a configured group has the group of the
+    /// The permission bits and the group. Without a configured group, the file has the group of the
     /// process.
     access: Mutex<(u32, Option<String>)>,
     /// The device and inode of the file that this process created, or `None` after the socket was
@@ -104,7 +104,7 @@ impl File {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns `true` if the file at the path is the one that this process created.
+    /// Returns `true` if the file at the path is the file that this process created.
     fn stands(&self, made: Option<(u64, u64)>) -> bool {
         made.is_some() && identity(&self.path) == made
     }
@@ -146,7 +146,7 @@ impl File {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
-    /// Another process serves the socket.
+    /// Another process is listening on the socket.
     #[error("admin socket {0} is in use, is another load balancer running?", .path.display())]
     Taken {
         /// The path of the socket.
@@ -166,7 +166,7 @@ pub enum SocketError {
     NoFolder {
         /// The path of the socket.
         path: PathBuf,
-        /// The missing directory.
+        /// The directory that does not exist.
         folder: PathBuf,
     },
     /// A system call failed.
@@ -176,15 +176,15 @@ pub enum SocketError {
         path: PathBuf,
         /// The operation that failed, such as `create`.
         step: &'static str,
-        /// The error of the system call.
+        /// The error that the system call returned.
         error: io::Error,
     },
 }
 
 /// Creates the socket at `path` with the permissions `mode`, and with `group` if given.
 ///
-/// The socket file of a killed process is replaced. A socket that another process serves is not
-/// replaced, and neither is a file that is not a socket.
+/// The socket file of a killed process is replaced. A socket that another process is using is not
+/// replaced, and neither is any other kind of file.
 ///
 /// # Errors
 /// Returns [`SocketError`], and leaves no file behind. Changing the group requires membership in it
@@ -209,11 +209,7 @@ fn bind(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, (u
         }
         fs::remove_file(path).map_err(failed("remove the stale file of"))?;
     }
-    // The umask keeps other users from connecting between bind and chmod.
-    let usual = umask(Mode::all());
-    let bound = UnixListener::bind(path);
-    umask(usual);
-    let listener = bound.map_err(failed("create"))?;
+    let listener = bind_private(path).map_err(failed("create"))?;
     let open = || {
         give(path, mode, group)?;
         let gone = || failed("examine")(io::ErrorKind::NotFound.into());
@@ -222,11 +218,24 @@ fn bind(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, (u
     match open() {
         Ok(identity) => Ok((listener, identity)),
         Err(error) => {
-            // An error of the removal is ignored, because only the first error is reported.
+            // A removal error is ignored, because only the first error is reported.
             let _ = fs::remove_file(path);
             Err(error)
         }
     }
+}
+
+/// Binds a listening socket whose file gives no permission to anybody. Otherwise other users could
+/// connect before [`give`] sets the permissions.
+///
+/// Linux creates the file with the permissions of the unbound socket. Unlike a umask change, which
+/// affects the whole process, this does not affect files that other threads create.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    fchmod(&socket, Mode::empty())?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    socket.listen(BACKLOG)?;
+    UnixListener::from_std(socket.into())
 }
 
 /// Sets the permissions and the group of the file. While the group is being changed, only the owner
@@ -241,8 +250,8 @@ fn give(path: &Path, mode: u32, group: Option<u32>) -> Result<(), SocketError> {
     set(mode).map_err(failed("set the permissions of"))
 }
 
-/// Returns `true` if a process serves the socket. The check does not block. If the accept queue is
-/// full, a process serves the socket, and the function returns `true` too.
+/// Returns `true` if a process is listening on the socket, even if its accept queue is full. The
+/// check does not block.
 fn answers(path: &Path) -> bool {
     let asked = || -> io::Result<()> {
         let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -262,5 +271,24 @@ fn find_group(name: &str) -> Result<u32, SocketError> {
 }
 
 const OWNER: u32 = 0o700;
-/// The interval between two checks of the file. A check costs one system call.
+/// The number of connections that may wait to be accepted. It is the default of the Rust standard
+/// library.
+const BACKLOG: i32 = 128;
+/// The interval between checks of the socket file. A check costs one system call.
 const EVERY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn new_socket_file_has_no_permissions() {
+        let name = format!("sluicegate-private-{}.sock", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let listener = bind_private(&path);
+        let mode = fs::symlink_metadata(&path).map(|found| found.permissions().mode() & 0o7777);
+        let _ = fs::remove_file(&path);
+        listener.unwrap();
+        assert_eq!(mode.unwrap(), 0);
+    }
+}

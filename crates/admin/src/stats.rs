@@ -64,10 +64,11 @@ pub struct InterfaceStats {
 pub struct TrafficStats {
     /// The number of forwarded packets.
     pub packets: u64,
-    /// The number of bytes of these packets, as received.
+    /// The number of bytes in these packets, as received.
     pub bytes: u64,
-    /// The number of flows that were assigned to this backend, or to any backend of this service.
-    /// Flows whose previous backend is unavailable count again.
+    /// The number of flows that were assigned to this backend, or to any backend of this service. A
+    /// flow is counted again if it moves to a new backend because its previous backend is
+    /// unavailable.
     pub new_flows: u64,
 }
 

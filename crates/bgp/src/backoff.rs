@@ -1,17 +1,17 @@
 //! Computes the wait before the next connection attempt to a peer, with exponential backoff and
 //! jitter.
 //!
-//! The result depends only on the number of consecutive failures and a random number. The functions
-//! do not read the clock.
+//! The result depends only on the number of consecutive failures and a random number, not on the
+//! clock.
 //!
 //! See RFC 4271 §10 (jitter of 0.75 to 1) and §8.2.1 (DampPeerOscillations).
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Returns the wait after `failures` consecutive failures. The wait starts at `first` and doubles
-/// with each further failure, up to `longest`. The wait is then randomly reduced by up to a
-/// quarter. `chance` is the random number that determines this reduction.
+/// Returns the wait after `failures` consecutive failures. The wait starts at `first`, doubles with
+/// each further failure up to `longest`, and is then randomly reduced by up to a quarter. `chance`
+/// is the random number that determines this reduction.
 pub(crate) fn wait(failures: u32, first: Duration, longest: Duration, chance: u64) -> Duration {
     let doubled = 2_u32.checked_pow(failures.saturating_sub(1)).and_then(|factor| first.checked_mul(factor));
     let whole = doubled.map_or(longest, |wait| wait.min(longest));

@@ -1,13 +1,13 @@
-//! Bidirectional Forwarding Detection (BFD), which detects a lost router within a fraction of a
-//! second.
+//! Implements Bidirectional Forwarding Detection (BFD), which detects a lost router within a
+//! fraction of a second.
 //!
 //! The module runs a BFD session with each configured peer. When the state of a session changes,
-//! the BFD thread calls a callback that the program has provided. When a peer is lost, the program
-//! calls [`crate::Speaker::bfd_down`] to end the BGP session. Echo mode, authentication and
-//! multihop are not supported, and this side never requests demand mode.
+//! the BFD thread calls a callback of the program. When a peer is lost, the program calls
+//! [`crate::Speaker::bfd_down`] to end the BGP session. Echo mode, authentication and multihop are
+//! not supported, and this side never requests demand mode.
 //!
-//! BFD has a dedicated thread. On a busy async runtime, packets could be sent or processed too
-//! late, and healthy peers would appear to be down.
+//! BFD has a dedicated thread, because on a busy async runtime packets could be sent or processed
+//! too late, and healthy peers would appear to be down.
 //!
 //! See RFC 5880 (asynchronous mode) and RFC 5881 (single hop).
 
@@ -115,9 +115,9 @@ impl BfdConfig {
 pub struct BfdChange {
     /// The name of the session.
     pub name: String,
-    /// The previous state.
+    /// The session state before the change.
     pub from: SessionState,
-    /// The new state.
+    /// The session state after the change.
     pub to: SessionState,
     /// The reason for the change.
     pub diagnostic: Diagnostic,
@@ -158,17 +158,16 @@ pub struct BfdCounters {
     pub send_failed: u64,
     /// The number of packets received, including invalid packets.
     pub received: u64,
-    /// The number of packets received with a hop limit below 255, which means that they crossed a
-    /// router.
+    /// The number of packets received with a hop limit below 255, which have crossed a router.
     pub far: u64,
-    /// The number of packets received that are not valid BFD packets.
+    /// The number of received packets that are not valid BFD packets.
     pub malformed: u64,
-    /// The number of packets received that belong to no session.
+    /// The number of received packets that belong to no session.
     pub stray: u64,
 }
 
-/// The atomic counters behind [`BfdCounters`]. Only the BFD thread writes them, and any thread may
-/// read them.
+/// The atomic counters behind [`BfdCounters`], which only the BFD thread writes and any thread may
+/// read.
 #[derive(Debug, Default)]
 struct Tally {
     sent: AtomicU64,
@@ -198,8 +197,8 @@ impl Tally {
 struct Shared {
     status: Mutex<BTreeMap<String, BfdStatus>>,
     counters: Tally,
-    /// `true` while the previous owner may take the sessions back. The thread then sends no
-    /// AdminDown when it ends.
+    /// `true` while the previous owner may take the sessions back. In this state, the thread does
+    /// not send AdminDown when it ends.
     is_provisional: AtomicBool,
 }
 
@@ -230,10 +229,10 @@ impl Bfd {
         Self::run(ports, on_change, |_| Ok(()))
     }
 
-    /// Starts the BFD thread with the sessions in `handed`. This process or another process has
-    /// released the sessions with [`Bfd::let_go`]. Discriminators, source ports and states stay the
-    /// same. The thread sends a packet to each peer immediately and restarts the detection time of
-    /// each session.
+    /// Starts the BFD thread with the sessions in `handed`, which this process or another process
+    /// has released with [`Bfd::let_go`]. Discriminators, source ports and states stay the same.
+    /// The thread sends a packet to each peer immediately and restarts the detection time of each
+    /// session.
     ///
     /// Until [`Bfd::keep`] is called, dropping the handle sends no AdminDown, so that the previous
     /// owner can take the sessions back.
@@ -264,7 +263,7 @@ impl Bfd {
     }
 
     /// Releases all sessions for [`Bfd::take_over`] in another process or in this process. The BFD
-    /// thread ends without a packet to the peers, so they do not notice the release. Returns `None`
+    /// thread ends without sending a packet, so the peers do not notice the release. Returns `None`
     /// if the sessions were already released.
     #[must_use]
     pub fn let_go(&self) -> Option<HandedBfd> {
@@ -281,8 +280,8 @@ impl Bfd {
     }
 
     /// Returns the name of the session that tolerates the shortest pause, and the length of this
-    /// pause. The pause is the time beyond the usual interval for which this side can stop sending
-    /// before the peer reports this side as down. Returns `None` if no session is up.
+    /// pause: how long, beyond the usual interval, this side can stop sending before the peer
+    /// considers it down. Returns `None` if no session is up.
     #[must_use]
     pub fn least_spare(&self) -> Option<(String, Duration)> {
         let (answer, answered) = channel();
@@ -300,7 +299,8 @@ impl Bfd {
     }
 
     /// Changes the interval and the multiplier of the session named in `config`. The session
-    /// continues. The peer must confirm the new interval with a Poll Sequence (RFC 5880 §6.8.3).
+    /// continues, and the peer must confirm the new interval with a Poll Sequence (RFC 5880
+    /// §6.8.3).
     ///
     /// # Errors
     /// Returns an error if a field is out of range, if no session has this name, or if the peer or
@@ -335,7 +335,7 @@ impl Bfd {
 
     fn command(&self, command: Command) {
         // A failed send means that the thread has ended. A failed write means that the thread has
-        // ended or that the pipe is full. If the pipe is full, the thread wakes anyway.
+        // ended, or that the pipe is full and the thread will wake anyway.
         drop(self.commands.send(command));
         _ = nix::unistd::write(&self.wake, &[0]);
     }
@@ -350,7 +350,7 @@ impl Drop for Bfd {
     }
 }
 
-/// The error when a session cannot be added or changed.
+/// The reason why a session cannot be added, changed or taken over.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BfdError {
@@ -367,7 +367,7 @@ pub enum BfdError {
     Socket {
         /// The name of the session.
         name: String,
-        /// The error of the kernel.
+        /// The error that the kernel returned.
         error: io::Error,
     },
     /// The handover data from the other process is invalid.

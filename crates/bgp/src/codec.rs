@@ -2,8 +2,8 @@
 //! `rustbgpd-wire`.
 //!
 //! Module `session` decides when a message is sent, and module `machine` decides how a received
-//! message changes the session state. The last section of this file also converts OPEN and
-//! NOTIFICATION messages for `machine`.
+//! message changes the session state. The last section of this file converts OPEN and NOTIFICATION
+//! messages for `machine`.
 //!
 //! Bytes from a peer never cause a panic. Decoding uses at most the memory that one frame of 65,535
 //! bytes needs.
@@ -20,8 +20,8 @@ use crate::message::{Capability, Message, Notification, Open, Refresh, RefreshKi
 use crate::prefix::{Family, Prefix};
 use crate::route::Attributes;
 
-/// The error for a received message that cannot be decoded. The error contains the NOTIFICATION to
-/// send to the peer.
+/// The error for a received message that cannot be decoded, with the NOTIFICATION to send to the
+/// peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed {
     pub(crate) notification: Notification,
@@ -31,7 +31,7 @@ pub(crate) struct Malformed {
 impl From<wire::DecodeError> for Malformed {
     fn from(error: wire::DecodeError) -> Self {
         let (code, subcode, data) = error.to_notification();
-        // The length of the data sent back to the peer is limited, because some peers do not accept
+        // The data sent back to the peer is limited in length, because some peers do not accept
         // long messages.
         let data = data.get(..data.len().min(MAX_RETURNED_BYTES)).unwrap_or_default().to_vec();
         let notification = Notification { code: code.as_u8(), subcode, data };
@@ -44,12 +44,12 @@ impl From<wire::DecodeError> for Malformed {
 pub(crate) struct Dialect {
     pub(crate) local_asn: u32,
     pub(crate) external: bool,
-    /// `true` if AS numbers have four bytes.
+    /// `true` if AS numbers are four bytes long.
     pub(crate) four_byte: bool,
 }
 
 /// The error for an outgoing message that cannot be encoded. The limits on configuration values
-/// should prevent this error.
+/// should make this error impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot encode a BGP message: {0}")]
 pub(crate) struct Unencodable(#[from] wire::EncodeError);
@@ -61,7 +61,7 @@ pub(crate) struct Unencodable(#[from] wire::EncodeError);
 /// Returns an error if the bytes are not a BGP header, or if the length is invalid for the message
 /// type.
 pub(crate) fn frame_bytes(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
-    // This speaker offers extended messages, so it must accept them.
+    // This speaker offers extended messages in its OPEN, so it must accept them.
     Ok(wire::peek_message_length(bytes, wire::EXTENDED_MAX_MESSAGE_LEN)?.map(usize::from))
 }
 
@@ -107,8 +107,8 @@ impl fmt::Display for Notification {
 
 /// Returns the name of a NOTIFICATION code and subcode from the IANA registry.
 pub(crate) fn describe(code: u8, subcode: u8) -> &'static str {
-    // bird sends subcode 0 when BFD reports the loss of the session. Routers older than RFC 4486
-    // also send it.
+    // bird sends subcode 0 when BFD reports the loss of the session, and so do routers that predate
+    // RFC 4486.
     if (code, subcode) == (6, 0) {
         return "Cease, no reason given";
     }
@@ -183,11 +183,11 @@ pub(crate) fn encode_withdraw(
 /// Returns the number of bytes that remain for prefixes in an UPDATE with these attributes.
 pub(crate) fn room(dialect: Dialect, attributes: &Attributes, family: Family, next_hop: IpAddr) -> usize {
     let used = encode_announce(dialect, attributes, family, next_hop, &[]).map_or(0, |bytes| bytes.len());
-    // The length field of an attribute has two bytes if the attribute is longer than 255 bytes.
+    // The length field of an attribute takes two bytes if the attribute is longer than 255 bytes.
     usize::from(wire::MAX_MESSAGE_LEN).saturating_sub(used + 1)
 }
 
-/// The maximum number of bytes of withdrawn prefixes in one UPDATE.
+/// The maximum size of the withdrawn prefixes in one UPDATE, in bytes.
 pub(crate) const WITHDRAW_ROOM: usize = 4000;
 
 fn encode(message: &wire::Message) -> Result<Vec<u8>, Unencodable> {
@@ -221,7 +221,7 @@ fn path_attributes(dialect: Dialect, attributes: &Attributes) -> Vec<wire::PathA
     list
 }
 
-/// Returns the attribute AS4_PATH, which carries four-byte AS numbers across a peer that supports
+/// Returns the attribute AS4_PATH, which carries four-byte AS numbers through a peer that supports
 /// only two-byte AS numbers (RFC 6793 §4.2.2).
 fn as4_path(path: &[u32]) -> wire::PathAttribute {
     let mut data = Vec::new();
@@ -443,6 +443,6 @@ fn own_capability(capability: &wire::Capability) -> Option<Capability> {
 
 const DEFAULT_LOCAL_PREF: u32 = 100;
 const MAX_SEGMENT: usize = 255;
-/// The maximum number of bytes of NOTIFICATION data that are displayed.
+/// The maximum size of displayed NOTIFICATION data, in bytes.
 const SHOWN_BYTES: usize = 32;
 const MAX_RETURNED_BYTES: usize = 1024;

@@ -13,8 +13,8 @@ pub(crate) enum Side {
 }
 
 /// Returns the connection to close with Cease/7 (Connection Collision Resolution). Returns `None`
-/// until both connections have received the peer's OPEN, because a collision cannot be resolved
-/// earlier.
+/// until both connections have received the peer's OPEN, before which a collision cannot be
+/// resolved.
 pub(crate) fn loser(dialled: State, accepted: State, us: Identity, peer: Identity) -> Option<Side> {
     if dialled.min(accepted) < State::OpenConfirm {
         return None;
@@ -28,7 +28,7 @@ pub(crate) fn loser(dialled: State, accepted: State, us: Identity, peer: Identit
         _ => {}
     }
     // The connection that was opened by the speaker with the higher router ID is kept. If the
-    // router IDs are equal (in different ASes), the higher AS number decides.
+    // router IDs are the same (in different ASes), the higher AS number decides.
     let ours_is_higher = (us.router_id, us.asn) > (peer.router_id, peer.asn);
     Some(if ours_is_higher { Side::Accepted } else { Side::Dialled })
 }

@@ -18,8 +18,8 @@ use crate::prefix::Family;
 pub struct SpeakerConfig {
     /// The local AS number.
     pub asn: u32,
-    /// The local router ID (BGP identifier). The router ID can be any number that is unique in the
-    /// AS, written as an IPv4 address.
+    /// The local router ID (BGP identifier). The ID can be any number that is unique in the AS, and
+    /// is written as an IPv4 address.
     pub router_id: Ipv4Addr,
     /// The addresses on which the speaker accepts connections. If the list is empty, the speaker
     /// accepts no connections and only opens connections to peers.
@@ -52,7 +52,7 @@ impl SpeakerConfig {
     }
 }
 
-/// The configuration of a peer. [`PeerConfig::new`] sets usual values for the optional fields.
+/// The configuration of a peer. [`PeerConfig::new`] sets the optional fields to common values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerConfig {
@@ -70,7 +70,7 @@ pub struct PeerConfig {
     pub local_address: Option<IpAddr>,
     /// The side that opens the connection.
     pub connect: Connect,
-    /// The address families to exchange. At least one is required.
+    /// The address families whose routes are exchanged. At least one is required.
     pub families: Vec<Family>,
     /// The next hops of announced routes.
     pub next_hops: NextHops,
@@ -86,8 +86,8 @@ pub struct PeerConfig {
     /// prefixes are not stored.
     pub max_prefixes: Option<u32>,
     /// The graceful restart settings. Set them only if this machine continues to forward packets
-    /// while the program restarts. Routers keep sending packets to a failed speaker for the restart
-    /// time.
+    /// while the program restarts, because routers keep sending packets to a failed speaker for the
+    /// restart time.
     pub graceful_restart: Option<GracefulRestart>,
 }
 
@@ -107,14 +107,14 @@ pub struct NextHops {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Times {
-    /// The hold time that this speaker proposes. The session ends if no message arrives for the
-    /// hold time. Each side proposes a value, and the lower value is used. The value must be in
-    /// whole seconds, at least 3 s, or zero for no limit.
+    /// The hold time that this speaker proposes. If no message arrives for the hold time, the
+    /// session ends. The lower of the two proposed values is used. The value must be in whole
+    /// seconds and at least 3 s, or zero for no limit.
     pub hold: Duration,
-    /// The maximum time between the TCP connection and the established session.
+    /// The maximum time from opening the TCP connection to establishing the session.
     pub open: Duration,
-    /// The send hold time (RFC 9687). The session ends if the peer reads no data for this time. The
-    /// value must be longer than `hold`.
+    /// The send hold time (RFC 9687). If the peer reads no data for this time, the session ends.
+    /// The value must be longer than `hold`.
     pub send_hold: Duration,
     /// The timeout of a connection attempt.
     pub dial: Duration,
@@ -123,8 +123,8 @@ pub struct Times {
     pub first_retry: Duration,
     /// The longest wait after a failure.
     pub max_retry: Duration,
-    /// The time between applying a configuration change that needs a new session and the restart of
-    /// the session. During this time, routes carry the graceful-shutdown community (RFC 8326).
+    /// The delay between a configuration change that needs a new session and the restart of the
+    /// session. During this time, routes carry the graceful-shutdown community (RFC 8326).
     pub notice: Duration,
 }
 
@@ -143,8 +143,8 @@ impl Default for Times {
 }
 
 impl Times {
-    /// Checks the fields. The error consists of the name of the first invalid field and the rule
-    /// that the field violates.
+    /// Checks the fields. The error contains the name of the first invalid field and the rule that
+    /// the field violates.
     fn check(&self) -> Result<(), (&'static str, &'static str)> {
         let whole = self.hold.subsec_nanos() == 0;
         let hold_fits = self.hold.is_zero() || (3..=u64::from(u16::MAX)).contains(&self.hold.as_secs());
@@ -222,7 +222,7 @@ impl PeerConfig {
         Self { local_address: next.local_address, ..self.until_restart(next) } == *next
     }
 
-    /// Returns the configuration that the running session uses until it restarts. The result equals
+    /// Returns the configuration that the running session uses until it restarts. The result is
     /// `next`, except that fields whose change needs a new session keep the values of `self`.
     pub(crate) fn until_restart(&self, next: &Self) -> Self {
         Self {
@@ -298,7 +298,7 @@ impl Md5Key {
     /// Creates a key from its bytes.
     ///
     /// # Errors
-    /// Returns an error if the key is empty or has more than 80 bytes.
+    /// Returns an error if the key is empty or longer than 80 bytes.
     pub fn new(key: impl Into<Vec<u8>>) -> Result<Self, ConfigError> {
         let key = Zeroizing::new(key.into());
         if (1..=80).contains(&key.len()) {

@@ -1,10 +1,10 @@
 //! A TCP connection with its BGP session.
 //!
 //! The module moves bytes between the socket and the session, and runs the session's timers. When
-//! the module closes a connection, it makes sure that the last message is not lost.
+//! it closes a connection, it makes sure that the last message is not lost.
 //!
-//! One iteration reads at most one buffer of data, so a peer that sends continuously does not block
-//! the other work of its task.
+//! One iteration reads at most one buffer of data, so that a peer that sends continuously does not
+//! block the other work of its task.
 
 use std::io;
 use std::net::IpAddr;
@@ -128,8 +128,8 @@ impl Connection {
 }
 
 /// Writes the last message and waits for the peer to close the connection. After 2 s, the
-/// connection is reset. A peer that stopped reading would otherwise not notice the end of the
-/// session and would keep the routes of this speaker.
+/// connection is reset, because a peer that has stopped reading would otherwise not notice the end
+/// of the session and would keep the routes from this speaker.
 pub(crate) async fn take_leave(mut stream: TcpStream, message: Vec<u8>) {
     if timeout(LINGER, linger(&mut stream, &message)).await.is_err() {
         reset(&stream);

@@ -62,7 +62,7 @@ fn no_answer(config: &PeerConfig, before: Drops) -> String {
 
 fn refused(config: &PeerConfig, error: &io::Error, before: Drops) -> String {
     let from = config.local_address.map(|local| format!(" from {local}")).unwrap_or_default();
-    // The connection timeout of the kernel can be shorter than the configured one.
+    // The kernel's connection timeout can be shorter than the configured timeout.
     if error.kind() == io::ErrorKind::TimedOut {
         return no_answer(config, before);
     }

@@ -1,5 +1,4 @@
-//! Reads the kernel's counters of dropped TCP segments. These counters can show that the settings
-//! of a router are wrong.
+//! Reads the kernel's counters of dropped TCP segments, which can reveal wrong router settings.
 //!
 //! The module compares two readings of the counters and returns a hint as text. The counters cover
 //! all connections of the network namespace, so another peer may be the cause.

@@ -4,7 +4,7 @@
 //! Some functions take arbitrary bytes and panic if a session does not have a required property.
 //! Other functions return realistic messages as seeds for the fuzzer. This module is compiled only
 //! with the feature `fuzzing`. The message parsers of this module share no code with `codec`, so
-//! they can detect errors in `codec`.
+//! that they can detect errors in `codec`.
 //!
 //! See RFC 4271 §4 and §6.
 
@@ -24,8 +24,8 @@ use crate::status::{Counts, State};
 
 pub use bfd::{bfd, datagrams, handed_bfd, handed_sessions};
 
-/// Runs a session with bytes from a router. The first byte selects the configuration. The first
-/// byte also determines whether the session is established before the remaining bytes arrive.
+/// Runs a session with bytes from a router. The first byte selects the configuration, and
+/// determines whether the session is established before the remaining bytes arrive.
 ///
 /// The function checks these properties:
 ///
@@ -85,7 +85,7 @@ impl Outcome {
 }
 
 /// Returns the messages of a router in the configuration selected by `how`. The messages are
-/// cached, because creating them takes longer than the test of an input.
+/// cached, because creating them takes longer than testing one input.
 fn hello(how: u8) -> &'static [u8] {
     static MADE: [OnceLock<Vec<u8>>; 1 << u8::BITS] = [const { OnceLock::new() }; 1 << u8::BITS];
     let made = MADE.get(usize::from(how)).expect("the table has an entry for each byte value");
@@ -137,7 +137,7 @@ fn updates_are_read_alike(frame: &[u8]) {
     }
 }
 
-/// A list of IPv4 networks, each as an address and a prefix length.
+/// IPv4 networks. Each entry contains an address and a prefix length.
 type Networks = Vec<(u32, u8)>;
 
 /// Parses the withdrawn and the announced prefixes in the fields of an UPDATE (RFC 4271 §4.3).
@@ -226,6 +226,7 @@ pub fn conversations() -> Vec<Vec<u8>> {
         med: Some(9),
         local_pref: Some(200),
         prepend: 2,
+        shutdown_prepend: 0,
         communities: vec![Community::GRACEFUL_SHUTDOWN, Community(65_000, 1)],
         large_communities: vec![LargeCommunity(65_000, 1, 2)],
     };
@@ -240,7 +241,7 @@ pub fn conversations() -> Vec<Vec<u8>> {
     all
 }
 
-/// Returns a NOTIFICATION for an administrative shutdown that contains a text.
+/// Returns a NOTIFICATION for an administrative shutdown that contains a shutdown message.
 fn farewell() -> Vec<u8> {
     let now = Instant::now();
     let mut router = configured(0, now);
@@ -254,7 +255,7 @@ const US: Identity = Identity { asn: 65_101, router_id: std::net::Ipv4Addr::new(
 const OPEN: u8 = 1;
 const UPDATE: u8 = 2;
 const NOTIFICATION: u8 = 3;
-/// The bits of the first input byte, which select the configuration.
+/// The bits of the first input byte, by which the configuration is selected.
 const ESTABLISHED: u8 = 1;
 const INTERNAL: u8 = 2;
 const FEW_PREFIXES: u8 = 4;

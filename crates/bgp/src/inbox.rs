@@ -1,7 +1,7 @@
 //! Splits the bytes from a peer into messages.
 //!
 //! The buffer contains at most one incomplete message and the most recently received bytes. A
-//! message with an invalid length is refused as soon as its header has arrived.
+//! message with an invalid length is rejected as soon as its header has arrived.
 
 use crate::codec::{self, Dialect, Malformed};
 use crate::message::Message;

@@ -5,8 +5,8 @@
 //! ([`Desired`]). The speaker sends route changes to the peers and reports the [`Status`]. Routes
 //! that a peer announces are checked, counted and dropped.
 //!
-//! The memory that one peer can use is bounded. No data from one peer can end the session with
-//! another peer. An MD5 key is never printed. Only the modules `codec` and `machine` use the
+//! The memory that one peer can use is bounded, and no data from one peer can end the session with
+//! another peer. MD5 keys are never printed. Only the modules `codec` and `machine` use the
 //! rustbgpd crates.
 //!
 //! See RFC 4271, 4760, 5082, 6793, 7606 and 8950. The modules list further RFCs.
@@ -59,7 +59,7 @@ pub use message::Capability;
 pub use prefix::{BadPrefix, Family, Prefix};
 pub use route::{Attributes, Community, Desired, LargeCommunity, Routes, TooManyCommunities};
 pub use speaker::{Speaker, StartError};
-pub use status::{Counts, Negotiated, PeerStatus, State, Status, StatusWatch};
+pub use status::{Blocked, Counts, Negotiated, PeerStatus, State, Status, StatusWatch};
 
 /// Runs the example of the README as a test.
 #[cfg(doctest)]

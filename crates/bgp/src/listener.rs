@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use crate::config::{Connect, Md5Key, PeerConfig};
 use crate::socket;
 
-/// A map from the address of each peer to the channel of its task.
+/// Maps each peer address to the channel of the peer's task.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Callers(Arc<Mutex<HashMap<Caller, mpsc::Sender<TcpStream>>>>);
 
@@ -86,14 +86,15 @@ impl Listeners {
         self.0.iter().map(|listener| listener.address).collect()
     }
 
-    /// Sets the MD5 key for segments from `peer` on all listening sockets. `None` removes the key.
+    /// Sets the MD5 key for segments from `peer` on all listening sockets, or removes it if `key`
+    /// is `None`.
     pub(crate) fn set_key(&self, peer: IpAddr, key: Option<&Md5Key>) -> io::Result<()> {
         let mut like = self.0.iter().filter(|listener| listener.address.is_ipv4() == peer.is_ipv4());
         like.try_for_each(|listener| socket::set_md5(&*listener.socket, peer, key))
     }
 
-    /// Sets the minimum TTL of the listening sockets (GTSM) to a value that lets the most distant
-    /// of these peers connect.
+    /// Sets the minimum TTL of the listening sockets (GTSM) to a value that allows the most distant
+    /// of these peers to connect.
     pub(crate) fn set_furthest<'a>(
         &self,
         peers: impl Iterator<Item = &'a PeerConfig> + Clone,
@@ -144,8 +145,8 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // The socket is shut down here, because another listener may need the address immediately.
-        // The accept task also holds the socket, and this task ends only when the runtime polls it.
+        // The socket is shut down explicitly, because another listener may need the address
+        // immediately, and the accept task holds the socket until the runtime polls the task again.
         if let Err(error) = SockRef::from(&*self.socket).shutdown(Shutdown::Both) {
             tracing::debug!(%error, at = %self.address, "BGP listener shutdown failed");
         }

@@ -1,12 +1,12 @@
 //! The BGP state machine of one connection. Only this file uses `rustbgpd-fsm`.
 //!
-//! The machine takes the events of one TCP connection. The machine returns the messages to send,
-//! the timers to set and the request to close the connection. Each connection has its own instance
-//! of the machine. The module `peer` handles backoff and collisions.
+//! The machine takes the events of one TCP connection, and returns the messages to send, the timers
+//! to set and the request to close the connection. Each connection has its own instance. The module
+//! `peer` handles backoff and collisions.
 //!
-//! This module adds what `rustbgpd-fsm` lacks. The module corrects the OPEN message, and converts a
-//! Cease message to a hard reset if the peer would otherwise keep the routes. The module also adds
-//! the subcode of the current state to FSM errors.
+//! This module adds what `rustbgpd-fsm` lacks: it corrects the OPEN message, converts a Cease
+//! message to a hard reset if the peer would otherwise keep the routes, and adds the subcode of the
+//! current state to FSM errors.
 //!
 //! See RFC 4271 §8, and RFC 4724, 6608 and 8538.
 
@@ -37,8 +37,7 @@ pub(crate) enum Event {
     BfdDown,
 }
 
-/// An action that the session must carry out. Actions must be carried out in the order in which
-/// they are returned.
+/// An action for the session. Actions must be carried out in the order in which they are returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Output {
     SendOpen(Open),
@@ -62,7 +61,7 @@ pub(crate) enum Timer {
 pub(crate) struct Machine {
     inner: fsm::Session,
     config: PeerConfig,
-    /// The OPEN of the peer, once received.
+    /// The peer's OPEN, or `None` before it is received.
     pub(crate) peer_open: Option<Open>,
     hard_reset: bool,
 }
@@ -174,26 +173,43 @@ impl Machine {
 
     fn negotiated(&self, foreign: &fsm::NegotiatedSession) -> Negotiated {
         let capabilities = self.peer_open.as_ref().map(|open| open.capabilities.clone()).unwrap_or_default();
+        let families = foreign.negotiated_families.iter();
+        let families: Vec<Family> =
+            families.filter_map(|&(afi, safi)| codec::own_family(afi, safi)).collect();
         Negotiated {
             asn: foreign.peer_asn,
             router_id: foreign.peer_router_id,
             hold: Duration::from_secs(foreign.hold_time.into()),
-            families: foreign
-                .negotiated_families
-                .iter()
-                .filter_map(|&(afi, safi)| codec::own_family(afi, safi))
-                .collect(),
             four_byte_asn: foreign.four_octet_as,
             extended_next_hop: self.config.next_hops.extended
                 && capabilities.contains(&Capability::ExtendedNextHop),
             route_refresh: foreign.peer_route_refresh,
             enhanced_route_refresh: foreign.peer_enhanced_route_refresh,
             hard_reset: foreign.peer_notification_gr,
-            graceful_restart: self.config.graceful_restart.is_some()
-                && capabilities.iter().any(|one| matches!(one, Capability::GracefulRestart { .. })),
+            graceful_restart: self.config.graceful_restart.is_some() && restarts(&capabilities),
+            refused: self.refused(&families, &capabilities),
+            families,
             peer_capabilities: capabilities,
         }
     }
+
+    /// Returns the capabilities that this speaker offered and the peer did not.
+    fn refused(&self, families: &[Family], capabilities: &[Capability]) -> Vec<&'static str> {
+        let lacks = |family| self.config.families.contains(&family) && !families.contains(&family);
+        let extended = self.config.next_hops.extended && !capabilities.contains(&Capability::ExtendedNextHop);
+        let restart = self.config.graceful_restart.is_some() && !restarts(capabilities);
+        let all = [
+            (lacks(Family::Ipv4), "ipv4 unicast"),
+            (lacks(Family::Ipv6), "ipv6 unicast"),
+            (extended, "extended next hop"),
+            (restart, "graceful restart"),
+        ];
+        all.into_iter().filter(|(is_refused, _)| *is_refused).map(|(_, name)| name).collect()
+    }
+}
+
+fn restarts(capabilities: &[Capability]) -> bool {
+    capabilities.iter().any(|one| matches!(one, Capability::GracefulRestart { .. }))
 }
 
 /// Sets the subcode of an FSM error, which identifies the state in which the unexpected message

@@ -27,7 +27,7 @@ pub(crate) enum Message {
 /// An OPEN message, which is the first message that each side sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Open {
-    /// The two-byte AS number field. The field is 23456 if the AS number needs four bytes.
+    /// The two-byte AS number field, which is 23456 if the AS number needs four bytes.
     pub(crate) short_asn: u16,
     pub(crate) hold_seconds: u16,
     pub(crate) router_id: Ipv4Addr,
@@ -45,13 +45,13 @@ impl Open {
     }
 }
 
-/// A capability in an OPEN message.
+/// A capability that an OPEN message announces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Capability {
     /// Support for a family of routes (RFC 4760).
     Multiprotocol(Family),
-    /// Support for IPv4 routes with an IPv6 next hop (RFC 8950).
+    /// Support for IPv4 routes with IPv6 next hops (RFC 8950).
     ExtendedNextHop,
     /// Support for route refresh (RFC 2918).
     RouteRefresh,
@@ -67,7 +67,7 @@ pub enum Capability {
         restarting: bool,
         /// The N bit: routes are also kept after a NOTIFICATION, unless it is a hard reset.
         notification: bool,
-        /// The restart time in seconds. The routes of the sender may be kept for this time while it
+        /// The restart time in seconds. Routes from the sender may be kept for this time while it
         /// restarts.
         seconds: u16,
         /// The families, each with its F bit, which is `true` if forwarding continued during the
@@ -78,7 +78,7 @@ pub enum Capability {
     Other(u8),
 }
 
-/// The routes in a received UPDATE message. Routes are counted and not stored.
+/// The routes in a received UPDATE message. Routes are only counted, not stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Update {
     pub(crate) announced: Vec<Prefix>,
@@ -87,7 +87,7 @@ pub(crate) struct Update {
     pub(crate) tolerated: Option<String>,
 }
 
-/// A NOTIFICATION message, which gives the reason why its sender ends the session.
+/// A NOTIFICATION message, with the reason why its sender ends the session.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Notification {
     pub(crate) code: u8,
@@ -138,7 +138,7 @@ impl Notification {
     }
 
     /// Returns the text of an administrative shutdown or reset, with control characters replaced.
-    /// Returns `None` if there is no text or it is not valid UTF-8.
+    /// Returns `None` if there is no message or it is not valid UTF-8.
     pub(crate) fn shutdown_text(&self) -> Option<String> {
         let (Self::CEASE, 2 | 4, [len, text @ ..]) = self.inner() else { return None };
         let text = text.get(..usize::from(*len)).filter(|text| !text.is_empty())?;
@@ -183,7 +183,7 @@ pub(crate) enum RefreshKind {
 }
 
 /// Encodes the data of an administrative shutdown, which is a length byte and the text (RFC 9003
-/// §2). A long text is cut at a character boundary.
+/// §2). Truncates a long text at a character boundary.
 pub(crate) fn shutdown_data(text: &str) -> Vec<u8> {
     let text = text.get(..text.floor_char_boundary(MAX_SHUTDOWN_BYTES)).unwrap_or_default();
     let mut data = vec![u8::try_from(text.len()).unwrap_or(0)];

@@ -1,8 +1,7 @@
 //! Computes and encodes the route changes for one peer.
 //!
-//! The module encodes one UPDATE or ROUTE-REFRESH at a time, and only when the connection can
-//! accept it. Even a slow peer therefore needs memory only for the route tables and not for a queue
-//! of messages.
+//! The module encodes one UPDATE or ROUTE-REFRESH at a time, when the connection can accept it.
+//! Even a slow peer therefore needs memory only for the route tables, not for a queue of messages.
 //!
 //! Invariant: The field `sent` contains the routes that the peer will have after reading all
 //! messages encoded so far.
@@ -20,8 +19,8 @@ use crate::prefix::{Family, Prefix};
 use crate::route::{Attributes, Routes};
 use crate::status::Negotiated;
 
-/// The next hops of a session, indexed by [`Family::index`]. `None` means that routes of the family
-/// cannot be announced.
+/// The next hops of a session, indexed by [`Family::index`]. `None` if routes of the family cannot
+/// be announced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NextHops([Option<IpAddr>; 2]);
 
@@ -41,7 +40,7 @@ impl NextHops {
         Self([of(Family::Ipv4, v4), of(Family::Ipv6, v6)])
     }
 
-    fn of(&self, family: Family) -> Option<IpAddr> {
+    pub(crate) fn of(&self, family: Family) -> Option<IpAddr> {
         self.0.get(family.index()).copied().flatten()
     }
 }
@@ -51,12 +50,15 @@ impl NextHops {
 #[derive(Debug)]
 pub(crate) struct Outbound {
     dialect: Dialect,
-    next_hops: NextHops,
+    pub(crate) next_hops: NextHops,
     enhanced: bool,
     want: Arc<Routes>,
-    sent: BTreeMap<Prefix, Arc<Attributes>>,
+    /// The table is shared with the status of the peer, so a change copies a table that was
+    /// published since the last change.
+    pub(crate) sent: Arc<Routes>,
     counts: [usize; 2],
-    /// The number of desired routes without a next hop in this session.
+    /// The number of desired routes that have no next hop in this session or do not fit into a
+    /// message.
     pub(crate) unannounceable: usize,
     work: VecDeque<Work>,
     /// The number of routes and withdrawals that are not encoded yet.
@@ -87,7 +89,7 @@ impl Outbound {
             next_hops,
             enhanced: negotiated.enhanced_route_refresh,
             want,
-            sent: BTreeMap::new(),
+            sent: Arc::default(),
             counts: [0; 2],
             unannounceable: 0,
             work: VecDeque::new(),
@@ -123,7 +125,7 @@ impl Outbound {
         }
     }
 
-    /// Returns the number of routes of a family that the peer has.
+    /// Returns the number of routes that the peer has for an address family.
     pub(crate) fn announced(&self, family: Family) -> usize {
         self.counts.get(family.index()).copied().unwrap_or(0)
     }
@@ -160,12 +162,12 @@ impl Outbound {
         for (prefix, attributes) in self.want.iter() {
             if self.next_hops.of(prefix.family()).is_none() {
                 self.unannounceable += 1;
-            } else if self.sent.get(&prefix).is_none_or(|sent| sent != attributes) {
+            } else if self.sent.get(prefix).is_none_or(|sent| sent != attributes) {
                 groups.entry((prefix.family(), attributes)).or_default().push(prefix);
             }
         }
         let mut gone: [Vec<Prefix>; 2] = [Vec::new(), Vec::new()];
-        for &prefix in self.sent.keys().filter(|&&prefix| self.want.get(prefix).is_none()) {
+        for &prefix in self.sent.0.keys().filter(|&&prefix| self.want.get(prefix).is_none()) {
             if let Some(list) = gone.get_mut(prefix.family().index()) {
                 list.push(prefix);
             }
@@ -197,8 +199,12 @@ impl Outbound {
                 let Some(next_hop) = self.next_hops.of(family) else { return Ok(Vec::new()) };
                 let part = take_fitting(&mut list, codec::room(self.dialect, &attributes, family, next_hop));
                 self.put_back(part.len(), list, |list| Work::Announce(family, Arc::clone(&attributes), list));
-                part.iter().for_each(|prefix| self.note(*prefix, Some(&attributes)));
-                codec::encode_announce(self.dialect, &attributes, family, next_hop, &part)
+                let message = codec::encode_announce(self.dialect, &attributes, family, next_hop, &part);
+                match &message {
+                    Ok(_) => part.iter().for_each(|prefix| self.note(*prefix, Some(&attributes))),
+                    Err(_) => self.unannounceable += part.len(),
+                }
+                message
             }
         }
     }
@@ -212,11 +218,10 @@ impl Outbound {
 
     fn note(&mut self, prefix: Prefix, attributes: Option<&Arc<Attributes>>) {
         let Some(count) = self.counts.get_mut(prefix.family().index()) else { return };
+        let sent = &mut Arc::make_mut(&mut self.sent).0;
         match attributes {
-            Some(attributes) => {
-                *count += usize::from(self.sent.insert(prefix, Arc::clone(attributes)).is_none());
-            }
-            None => *count -= usize::from(self.sent.remove(&prefix).is_some()),
+            Some(attributes) => *count += usize::from(sent.insert(prefix, Arc::clone(attributes)).is_none()),
+            None => *count -= usize::from(sent.remove(&prefix).is_some()),
         }
     }
 
@@ -224,15 +229,16 @@ impl Outbound {
     /// that must still be withdrawn stay in `sent`.
     fn forget(&mut self, family: Family) {
         let want = Arc::clone(&self.want);
-        self.sent.retain(|&prefix, _| prefix.family() != family || want.get(prefix).is_none());
+        let sent = &mut Arc::make_mut(&mut self.sent).0;
+        sent.retain(|&prefix, _| prefix.family() != family || want.get(prefix).is_none());
         if let Some(count) = self.counts.get_mut(family.index()) {
-            *count = self.sent.keys().filter(|prefix| prefix.family() == family).count();
+            *count = sent.keys().filter(|prefix| prefix.family() == family).count();
         }
     }
 }
 
-/// Removes and returns the prefixes at the end of `list` that fit into `room` bytes, but at least
-/// one prefix.
+/// Removes and returns as many prefixes from the end of `list` as fit into `room` bytes, but at
+/// least one.
 fn take_fitting(list: &mut Vec<Prefix>, room: usize) -> Vec<Prefix> {
     let mut used = 0;
     let fitting = list.iter().rev().take_while(|prefix| {

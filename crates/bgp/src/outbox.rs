@@ -1,7 +1,7 @@
-//! The buffer for output that the connection to a peer has not accepted yet.
+//! Buffers output that the connection to a peer has not yet accepted.
 //!
-//! Routes are added only while the buffer holds less than 16 KiB, so a peer that reads no data uses
-//! little memory.
+//! Routes are added only while the buffer holds less than 16 KiB, so that a peer that reads no data
+//! uses little memory.
 
 use std::time::Instant;
 
@@ -11,8 +11,7 @@ pub(crate) struct Outbox {
     start: usize,
     /// The start offset of each queued message whose first byte has not been written yet.
     boundaries: std::collections::VecDeque<usize>,
-    /// The time since which the connection has accepted no data. The value is `None` if the buffer
-    /// is empty.
+    /// The time since which the connection has accepted no data, or `None` if the buffer is empty.
     pub(crate) stuck_since: Option<Instant>,
 }
 
@@ -48,7 +47,7 @@ impl Outbox {
         }
     }
 
-    /// Removes all messages except the partly written one, to make room for a NOTIFICATION.
+    /// Removes all messages except a partly written message, to make room for a NOTIFICATION.
     pub(crate) fn drop_unstarted(&mut self) {
         if let Some(&at) = self.boundaries.front() {
             self.bytes.truncate(at);

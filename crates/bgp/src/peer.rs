@@ -1,9 +1,9 @@
 //! The task of one peer. The task opens connections to the peer, takes over accepted connections,
 //! resolves collisions and waits after failures.
 //!
-//! The task reads commands, accepted connections and the desired routes. The task publishes the
-//! status of the peer and writes log lines. The modules `change` and `rekeyed` handle configuration
-//! changes. The module `silence` looks for the cause when a peer does not respond.
+//! The inputs of the task are commands, accepted connections and the desired routes. The task
+//! publishes the status of the peer and writes log lines. The modules `change` and `rekeyed` handle
+//! configuration changes. The module `silence` looks for the cause when a peer does not respond.
 //!
 //! At most one dialed and one accepted connection exist at a time. A misbehaving peer affects only
 //! its own task.
@@ -41,8 +41,7 @@ use silence::Silence;
 pub(crate) enum PeerCommand {
     Change(Box<PeerConfig>),
     /// Removes the peer. The routes of the peer carry the graceful-shutdown community until
-    /// [`PeerCommand::Stop`]. During this time, the status shows the peer under the name in the
-    /// string.
+    /// [`PeerCommand::Stop`]. Until then, the status shows the peer under the name in the string.
     Part(String),
     BfdDown,
     /// Resets the connection immediately, without a NOTIFICATION. The string is the reason.
@@ -70,7 +69,7 @@ pub(crate) struct Peer {
     /// graceful-shutdown community, until the task is stopped.
     parting: bool,
     silence: Silence,
-    /// The state of the check after a change of the MD5 key.
+    /// The state of the check after a change to the MD5 key.
     rekeyed: Option<Rekeyed>,
     both: Both,
     attempts: Attempts,
@@ -107,8 +106,8 @@ impl Both {
     }
 }
 
-/// The state of connection attempts: the current attempt, the number of failures and the time of
-/// the next attempt.
+/// The state of connection attempts: the current attempt, the failure count and the time of the
+/// next attempt.
 struct Attempts {
     dialling: Dialling,
     retry_at: Instant,
@@ -300,7 +299,7 @@ impl Peer {
 
     fn desire(&mut self) {
         let desired = Arc::clone(&self.inputs.desired.borrow_and_update());
-        // A command that renames the peer is sent before the route table with the new name, so
+        // A command that renames the peer is sent before the route table for the new name, so
         // pending commands are handled first.
         while let Ok(command) = self.inputs.commands.try_recv() {
             self.command(command);
@@ -373,7 +372,7 @@ impl Peer {
             }
             return;
         }
-        // The peer would not open another connection if it still had the session.
+        // If the peer still had the session, it would not open another connection.
         for connection in self.both.iter_mut().filter(|c| c.session.state() == State::Established) {
             connection.session.lost("the peer has restarted", Instant::now().into_std());
         }
@@ -478,14 +477,14 @@ async fn turn(connection: Option<&mut Connection>) {
 /// The interval at which acknowledgments are polled while a requester waits.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The first wait after a planned restart of a session. A router accepts a connection only after it
-/// has closed the last session, and bird and FRR need some milliseconds for this. The first wait is
-/// therefore short. Each further wait is twice as long.
+/// has closed the last session, which takes bird and FRR only some milliseconds, so the first wait
+/// is short. Each further wait is twice as long.
 const FIRST_OF_RESTART: Duration = Duration::from_millis(50);
 /// The number of waits after a planned restart during which a refused connection is not treated as
 /// a fault. Together, these waits last a few seconds.
 const SHORT_WAITS: u32 = 6;
-/// The maximum number of connections of ended sessions that may wait for the peer to close them.
-/// Further connections are closed immediately.
+/// When sessions have ended, at most this number of their connections may wait for the peer to
+/// close them. Further connections are closed immediately.
 const MAX_CLOSING: usize = 8;
 
 #[cfg(test)]

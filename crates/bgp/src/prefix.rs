@@ -1,14 +1,14 @@
 //! IP prefixes, and the two address families that the speaker supports.
 //!
-//! Invariant: a [`Prefix`] has no bit set beyond its length, so equal networks are equal values.
-//! The types of the crate `ipnet` do not guarantee this.
+//! Invariant: no bit beyond the length of a [`Prefix`] is set, so each network has exactly one
+//! representation. The types of the crate `ipnet` do not guarantee this.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// A unicast address family of MP-BGP.
-// This type is not shared with the crate `packet`, because both crates can be used separately.
+// The crate `packet` has a separate type, so that both crates can be used independently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// IPv4 unicast (AFI 1, SAFI 1).
@@ -65,7 +65,7 @@ impl Prefix {
         Ok(Self { address, len })
     }
 
-    /// Returns the network that has only this address.
+    /// Returns the network that contains only this address.
     #[must_use]
     pub fn host(address: IpAddr) -> Self {
         Self { address, len: if address.is_ipv4() { 32 } else { 128 } }
@@ -118,7 +118,7 @@ impl FromStr for Prefix {
     }
 }
 
-/// The error for an invalid prefix text or prefix length.
+/// The error for an invalid prefix string or prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid prefix: use ADDRESS/LENGTH, with a length of at most 32 for IPv4 or 128 for IPv6")]
 pub struct BadPrefix;

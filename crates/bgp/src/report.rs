@@ -1,6 +1,6 @@
 //! Writes the status entry and the log lines of one peer.
 //!
-//! A task that was replaced cannot change the status entry of the new task. A failure that repeats
+//! A task that was replaced cannot change the status entry of its successor. A failure that repeats
 //! with the same reason is logged at debug level.
 
 use std::sync::Arc;
@@ -63,7 +63,9 @@ impl Report {
         (self.said, self.suspected) = (None, None);
         let Some(negotiated) = negotiated else { return };
         // log: A session with a router is up. The fields show the negotiated address families and
-        // hold time.
+        // hold time. The field `refused` lists capabilities that the router did not offer. Without
+        // a family, the router receives no routes of this family; activate the family on the
+        // router.
         tracing::info!(
             change = "router",
             peer = self.own.name,
@@ -72,12 +74,12 @@ impl Report {
             router_id = %negotiated.router_id,
             hold_time = words::span(negotiated.hold),
             families = words::list(&negotiated.families),
+            refused = (!negotiated.refused.is_empty()).then(|| words::list(&negotiated.refused)),
             "BGP session established"
         );
     }
 
-    /// Reports the end of a session or attempt. `next` is the time until the next connection
-    /// attempt.
+    /// Reports the end of a session or attempt. `next` is the time until the next attempt.
     pub(crate) fn failed(&mut self, end: &End<'_>, next: Option<Duration>, failures: u32) {
         let now = SystemTime::now();
         self.own.last_error = Some((end.why.into(), now));
@@ -96,7 +98,7 @@ impl Report {
             // connection shortly after a planned restart.
             tracing::info!(change = "router", peer, %address, why, retry_in, "BGP session ended as planned");
         } else if end.was_up {
-            // log: The session with a router ended because of a fault. The field `why` has the
+            // log: The session with a router ended because of a fault. The field `why` contains the
             // reason, and `retry_in` the time until the next attempt.
             tracing::warn!(change = "router", peer, %address, why, retry_in, "BGP session lost");
         } else {
@@ -108,7 +110,7 @@ impl Report {
         self.said = Some((why.into(), end.is_planned));
     }
 
-    /// Reports a probable cause while the attempt continues.
+    /// Reports the probable cause of a problem while the attempt continues.
     pub(crate) fn suspect(&mut self, why: &str) {
         self.own.last_error = Some((why.into(), SystemTime::now()));
         if self.suspected.as_deref() != Some(why) {
@@ -131,6 +133,8 @@ impl Report {
         (self.own.address, self.own.asn) = (config.address, config.asn);
         self.own.negotiated = session.and_then(|session| session.negotiated.clone());
         self.own.counts = session.map(Session::counts).unwrap_or_default();
+        self.own.routes = session.map(Session::routes).unwrap_or_default();
+        self.own.blocked = session.map(Session::blocked).unwrap_or_default();
         let own = &self.own;
         self.board.send_if_modified(|status| match status.get_mut(&own.name) {
             Some(shown) if shown.task == own.task && shown != own => {
@@ -143,8 +147,8 @@ impl Report {
     }
 }
 
-/// Returns a copy of the status, which is compared with the previous copy. Watchers wake if the two
-/// copies differ. Counters whose changes must not wake watchers are set to zero.
+/// Returns a copy of the status in which counters that must not wake watchers are zero. Watchers
+/// wake if the copy differs from the previous copy.
 fn worth_telling(status: &PeerStatus) -> PeerStatus {
     let counts = Counts { messages_sent: 0, messages_received: 0, ignored_prefixes: 0, ..status.counts };
     PeerStatus { counts, ..status.clone() }

@@ -1,14 +1,14 @@
 //! The routes to announce. A route is a prefix with attributes.
 //!
-//! The next hop, the AS path and other session-dependent attributes come from [`crate::PeerConfig`]
-//! and from the session itself.
+//! The next hop, the AS path and other session-dependent attributes are determined by
+//! [`crate::PeerConfig`] and by the session.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::prefix::Prefix;
 
-/// A standard community (RFC 1997): two halves of 16 bits, written `65000:1`.
+/// A standard community (RFC 1997), which consists of two 16-bit halves and is written `65000:1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Community(pub u16, pub u16);
 
@@ -33,8 +33,11 @@ pub struct Attributes {
     /// The local preference, sent only to internal peers. Higher values are preferred. `None` means
     /// 100.
     pub local_pref: Option<u32>,
-    /// The number of extra copies of the local AS number in the AS path to external peers.
+    /// The number of times that the local AS number is additionally prepended to the AS path for
+    /// external peers.
     pub prepend: u8,
+    /// The number of further copies that [`Attributes::graceful_shutdown`] adds to the AS path.
+    pub shutdown_prepend: u8,
     /// The standard communities, at most [`Attributes::MAX_COMMUNITIES`].
     pub communities: Vec<Community>,
     /// The large communities, at most [`Attributes::MAX_COMMUNITIES`].
@@ -46,10 +49,13 @@ impl Attributes {
     /// communities and 255 prepended AS numbers, an UPDATE still has room for prefixes.
     pub const MAX_COMMUNITIES: usize = 64;
 
-    /// Adds the graceful-shutdown community (RFC 8326) and sets the local preference to 0.
+    /// Gives the route the lowest preference: adds the graceful-shutdown community (RFC 8326), sets
+    /// the local preference to 0 and the MED to its maximum, and adds
+    /// [`shutdown_prepend`](Self::shutdown_prepend) copies to the AS path.
     #[must_use]
     pub fn graceful_shutdown(mut self) -> Self {
-        self.local_pref = Some(0);
+        (self.local_pref, self.med) = (Some(0), Some(u32::MAX));
+        self.prepend = self.prepend.saturating_add(std::mem::take(&mut self.shutdown_prepend));
         if !self.communities.contains(&Community::GRACEFUL_SHUTDOWN) {
             self.communities.push(Community::GRACEFUL_SHUTDOWN);
         }
@@ -57,7 +63,7 @@ impl Attributes {
     }
 
     fn check(&self) -> Result<(), TooManyCommunities> {
-        // The graceful-shutdown community may exceed the maximum by one.
+        // Together with the graceful-shutdown community, the number may exceed the maximum by one.
         let most = Self::MAX_COMMUNITIES + 1;
         let found = self.communities.len().max(self.large_communities.len());
         if found > most { Err(TooManyCommunities { found }) } else { Ok(()) }
@@ -69,13 +75,13 @@ impl Attributes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a route has {found} communities, but at most {most} are allowed", most = Attributes::MAX_COMMUNITIES)]
 pub struct TooManyCommunities {
-    /// The number of communities of the route.
+    /// The number of communities that the route has.
     pub found: usize,
 }
 
 /// A table of routes. Clones of a table share the memory of the attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Routes(BTreeMap<Prefix, Arc<Attributes>>);
+pub struct Routes(pub(crate) BTreeMap<Prefix, Arc<Attributes>>);
 
 impl Routes {
     /// Creates an empty table.
@@ -204,14 +210,17 @@ mod tests {
     fn the_mark_of_a_graceful_shutdown_is_set_once_on_every_table() {
         let mut routes = Routes::new();
         let prefix = "203.0.113.10/32".parse().unwrap();
-        routes.insert(prefix, Attributes { local_pref: Some(200), ..Attributes::default() }).unwrap();
+        let own =
+            Attributes { local_pref: Some(200), prepend: 1, shutdown_prepend: 2, ..Attributes::default() };
+        routes.insert(prefix, own).unwrap();
         let mut desired = Desired::everyone(routes.clone());
         desired.peers.insert("spare".into(), Arc::new(routes));
         let marked = desired.graceful_shutdown().graceful_shutdown();
         for table in [marked.of("spare"), marked.of("main")] {
             let attributes = table.get(prefix).unwrap();
             assert_eq!(attributes.communities, [Community::GRACEFUL_SHUTDOWN]);
-            assert_eq!(attributes.local_pref, Some(0));
+            assert_eq!((attributes.local_pref, attributes.med), (Some(0), Some(u32::MAX)));
+            assert_eq!(attributes.prepend, 3);
         }
     }
 

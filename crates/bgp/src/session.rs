@@ -1,4 +1,4 @@
-//! The BGP session of one connection. The session does not use sockets or read the clock.
+//! The BGP session of one connection, which does not use sockets or read the clock.
 //!
 //! The caller passes received bytes, the time and commands. The session returns the bytes to write,
 //! the next deadline and the reason why it has ended. The module `peer` opens connections and
@@ -9,7 +9,7 @@
 //!
 //! See RFC 4271 §6 and §8, RFC 7606 and RFC 9687.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use crate::outbound::{NextHops, Outbound};
 use crate::outbox::Outbox;
 use crate::prefix::{Family, Prefix};
 use crate::route::Routes;
-use crate::status::{Counts, Negotiated, State};
+use crate::status::{Blocked, Counts, Negotiated, State};
 use crate::words;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// A shutdown by the operator, with a text for the peer.
+    /// A shutdown by the operator, with a message for the peer.
     Shutdown(String),
     Deconfigured,
     ConfigurationChange,
@@ -59,7 +59,7 @@ pub(crate) struct Session {
     pub(crate) is_planned: bool,
 }
 
-/// The deadlines of the timers. `None` means that the timer is stopped.
+/// The deadlines of the timers, each of which is `None` while the timer is stopped.
 #[derive(Clone, Copy, Debug, Default)]
 struct Timers {
     open: Option<Instant>,
@@ -68,8 +68,7 @@ struct Timers {
 }
 
 impl Session {
-    /// Creates a session on an open connection. The OPEN message of this side is then ready to be
-    /// written.
+    /// Creates a session on an open connection. Its OPEN message is then ready to be written.
     pub(crate) fn new(
         local: Identity,
         config: Arc<PeerConfig>,
@@ -130,6 +129,24 @@ impl Session {
         }
     }
 
+    /// Returns the routes that the peer has after reading all messages encoded so far.
+    pub(crate) fn routes(&self) -> Arc<Routes> {
+        self.outbound.as_ref().map(|outbound| Arc::clone(&outbound.sent)).unwrap_or_default()
+    }
+
+    /// Returns the configured families whose routes this session cannot carry.
+    pub(crate) fn blocked(&self) -> BTreeMap<Family, Blocked> {
+        let (Some(negotiated), Some(outbound)) = (&self.negotiated, &self.outbound) else {
+            return BTreeMap::new();
+        };
+        let blocked = |family: &Family| match outbound.next_hops.of(*family) {
+            _ if !negotiated.families.contains(family) => Some((*family, Blocked::NotNegotiated)),
+            None => Some((*family, Blocked::NoNextHop)),
+            Some(_) => None,
+        };
+        self.config.families.iter().filter_map(blocked).collect()
+    }
+
     pub(crate) fn received(&mut self, bytes: &[u8], now: Instant) {
         self.inbox.push(bytes);
         while self.end.is_none() {
@@ -187,8 +204,8 @@ impl Session {
         }
     }
 
-    /// Returns the send hold time. The send hold time must be longer than the hold time (RFC 9687
-    /// §4.4). The session may have negotiated its hold time under an earlier configuration.
+    /// Returns the send hold time, which must be longer than the hold time (RFC 9687 §4.4). The
+    /// hold time may have been negotiated under an earlier configuration.
     fn send_hold(&self) -> Duration {
         let agreed = self.negotiated.as_ref().map(|negotiated| negotiated.hold * 2);
         self.config.times.send_hold.max(agreed.unwrap_or_default())
@@ -228,7 +245,7 @@ impl Session {
         }
     }
 
-    /// Sends a KEEPALIVE now, which gives the peer's TCP some data to acknowledge.
+    /// Sends a KEEPALIVE now, so that the peer's TCP has data to acknowledge.
     pub(crate) fn keep_alive(&mut self, now: Instant) {
         if self.state() == State::Established {
             self.send_encoded(codec::encode_keepalive(), now);
@@ -299,8 +316,9 @@ impl Session {
             self.counts.tolerated_errors += 1;
             if self.counts.tolerated_errors == 1 {
                 // log: A router sent an UPDATE with an error that does not end the session (RFC
-                // 7606). Its routes are ignored anyway. Report the error to the operator of the
-                // router. Further errors are counted in `tolerated_errors` and not logged.
+                // 7606). Its routes are ignored anyway. Report the error to the
+                // operator of the router. Further errors are counted in `tolerated_errors` and not
+                // logged.
                 tracing::warn!(peer = self.config.name, what, "malformed UPDATE tolerated");
             }
         }
@@ -317,8 +335,8 @@ impl Session {
     }
 
     fn refresh(&mut self, refresh: Refresh, now: Instant) {
-        // A request for a family that was not negotiated is ignored (RFC 2918 §4), but it still
-        // restarts the hold timer.
+        // A request for a family that was not negotiated is ignored (RFC 2918 §4), but restarts the
+        // hold timer.
         self.feed(Event::Refresh(refresh.family.unwrap_or(Family::Ipv4)), now);
         if let (Some(outbound), Some(family), RefreshKind::Request) =
             (&mut self.outbound, refresh.family, refresh.kind)

@@ -1,9 +1,9 @@
-//! TCP sockets with the options that BGP needs. These options are MD5 signatures, GTSM, the source
-//! address, the traffic class and TCP_INFO.
+//! TCP sockets with the options that BGP needs: MD5 signatures, GTSM, the source address, the
+//! traffic class and TCP_INFO.
 //!
 //! No crate has a safe wrapper for TCP_MD5SIG and TCP_INFO. The macro `nix::sockopt_impl!` creates
 //! wrappers from the kernel's structures, so this module needs no unsafe code. The options need no
-//! capability. Only binding a port below 1024 needs a capability.
+//! capability. A capability is needed only to bind to a port below 1024.
 //!
 //! See Linux `include/uapi/linux/tcp.h` (structs tcp_md5sig and tcp_info), ip(7) for IP_MINTTL,
 //! ipv6(7), RFC 2385, RFC 5082 and RFC 4271 §10.
@@ -48,7 +48,7 @@ pub(crate) fn listen(
     TcpListener::from_std(socket.into())
 }
 
-/// Sets the MD5 key for segments to and from `peer`. `None` removes the key.
+/// Sets the MD5 key for segments to and from `peer`, or removes it if `key` is `None`.
 pub(crate) fn set_md5(socket: &impl AsFd, peer: IpAddr, key: Option<&Md5Key>) -> io::Result<()> {
     let bytes = key.map_or(&[][..], Md5Key::bytes);
     let mut signature = Md5Signature {
@@ -75,7 +75,8 @@ pub(crate) fn set_md5(socket: &impl AsFd, peer: IpAddr, key: Option<&Md5Key>) ->
     }
 }
 
-/// Makes the kernel drop segments from more than `hops` hops away. `None` removes the limit.
+/// Makes the kernel drop segments from more than `hops` hops away, or removes the limit if `hops`
+/// is `None`.
 pub(crate) fn set_furthest(socket: &impl AsFd, is_v6: bool, hops: Option<u8>) -> io::Result<()> {
     let least = hops.map_or(0, |hops| 256 - i32::from(hops));
     let set =
@@ -84,7 +85,7 @@ pub(crate) fn set_furthest(socket: &impl AsFd, is_v6: bool, hops: Option<u8>) ->
 }
 
 /// Returns `true` if the peer has acknowledged all written data. Data that the kernel cannot send
-/// because of a closed TCP window counts as not acknowledged.
+/// because the TCP window is closed is not acknowledged.
 pub(crate) fn has_all(socket: &impl AsFd) -> io::Result<bool> {
     let info = getsockopt(socket, TcpInfo)?;
     Ok(info.unacknowledged_segments == 0 && info.unsent_bytes == 0)
@@ -134,7 +135,7 @@ pub struct Md5Signature {
     key: [u8; 80],
 }
 
-// The address has 128 bytes, the key 80 and the other fields 8, so there is no padding.
+// The address takes 128 bytes, the key 80 and the other fields 8, so there is no padding.
 const _: () = assert!(size_of::<Md5Signature>() == 216);
 
 /// The first bytes of `struct tcp_info`, as in Linux 4.6 and newer.

@@ -1,5 +1,5 @@
-//! The handle of a BGP speaker. The program uses it to add, change and remove peers, to change
-//! routes and to shut down.
+//! The handle of a BGP speaker, with which the program adds, changes and removes peers, changes
+//! routes, and shuts the speaker down.
 //!
 //! The module `peer` contains the task that runs for each peer. The module `parting` handles
 //! removed peers that still have a session. A command for one peer never waits for another peer.
@@ -29,8 +29,8 @@ use parting::Parting;
 
 /// A BGP speaker that announces routes and imports none.
 ///
-/// All methods may be called from any thread. Dropping the speaker ends the sessions but does not
-/// wait for the peers. [`Speaker::shutdown`] waits for them.
+/// All methods may be called from any thread. Dropping the speaker ends the sessions without
+/// waiting for the peers, unlike [`Speaker::shutdown`].
 #[derive(Debug)]
 pub struct Speaker {
     local: Identity,
@@ -47,7 +47,7 @@ struct Peers {
     parting: BTreeMap<Place, Parting>,
     listeners: Listeners,
     next_task: u64,
-    /// `true` while the initial peers are added, if their routers still have the routes of a
+    /// `true` while the speaker adds initial peers whose routers still have the routes of a
     /// previous process.
     resumes: bool,
 }
@@ -87,8 +87,7 @@ impl Speaker {
     }
 
     /// Replaces the addresses on which the speaker listens. Sessions are not affected. Returns each
-    /// address on which listening failed, with the error. A later call can try these addresses
-    /// again.
+    /// address on which listening failed, with the error. A later call can retry these addresses.
     pub fn listen(&self, at: &[SocketAddr]) -> Vec<(SocketAddr, io::Error)> {
         let _inside = self.runtime.enter();
         let mut peers = self.peers();
@@ -125,7 +124,7 @@ impl Speaker {
     }
 
     /// Returns a receiver for status changes. The receiver wakes on each change of a state, an
-    /// error or the number of announced routes.
+    /// error or the announced routes.
     #[must_use]
     pub fn watch(&self) -> StatusWatch {
         StatusWatch(self.board.subscribe())
@@ -159,9 +158,9 @@ impl Speaker {
     ///
     /// # Errors
     /// Returns an error for each refused configuration. A configuration is treated as missing if it
-    /// has an invalid field, or if an earlier one in the list has the same name or address. If the
-    /// kernel refuses the MD5 key, an existing peer keeps its configuration except for the name,
-    /// and a new peer is not added.
+    /// has an invalid field, or if an earlier configuration in the list has the same name or
+    /// address. If the kernel refuses the MD5 key, an existing peer keeps its configuration except
+    /// for the name, and a new peer is not added.
     pub fn set_peers(&self, configs: Vec<PeerConfig>) -> Vec<ConfigError> {
         let mut peers = self.peers();
         let mut refused = Vec::new();
@@ -204,14 +203,14 @@ impl Speaker {
     }
 
     /// Waits for at most `patience` until each peer with a session has acknowledged all its routes
-    /// and withdrawals. Returns the names of the peers that have not acknowledged them. A peer with
-    /// a closed TCP window (size zero) counts as not acknowledged, even if the local kernel has
-    /// accepted the data.
+    /// and withdrawals. Returns the names of the peers that have not acknowledged them. The result
+    /// includes peers with a closed TCP window (size zero), even if the local kernel has accepted
+    /// the data.
     pub async fn flushed(&self, patience: Duration) -> Vec<String> {
         let until = Instant::now() + patience;
         let ask = |running: &Running| {
             let (answer, flushed) = oneshot::channel();
-            // Sending fails only if the task has ended, and then there is no data to flush.
+            // Sending fails only if the task has ended, in which case there is no data to flush.
             drop(running.commands.send(PeerCommand::Flush(answer)));
             (running.config.name.clone(), flushed)
         };
@@ -225,15 +224,15 @@ impl Speaker {
         late
     }
 
-    /// Ends all sessions and sends `text` to the operators of the peers (RFC 9003). The text is cut
-    /// to 128 bytes. Waits for at most 5 s until the peers have closed the connections.
+    /// Ends all sessions and sends `text` to the operators of the peers (RFC 9003). The text is
+    /// truncated to 128 bytes. Waits for at most 5 s until the peers have closed their connections.
     pub async fn shutdown(&self, text: &str) {
         let running = self.take_all();
         for Running { config, commands, .. } in &running {
             drop(commands.send(PeerCommand::Stop(Stop::Shutdown(text.into()))));
             self.callers.remove(config);
-            // log: The process shuts down and has ended the session with a router. The field `text`
-            // was sent to the router.
+            // log: The process is shutting down and has ended the session with a router. The field
+            // `text` was sent to the router.
             tracing::info!(peer = config.name, text, "BGP session shut down");
         }
         let tasks = async {
@@ -329,7 +328,7 @@ impl Speaker {
 }
 
 impl Peers {
-    /// Returns all peers, including removed ones that still have a session.
+    /// Returns all peers, including removed peers that still have a session.
     fn all(&self) -> impl Iterator<Item = &Running> {
         self.by_name.values().chain(self.parting.values().map(|parting| &parting.running))
     }
@@ -383,10 +382,10 @@ fn check_beside<'a>(
     others.find(|other| other.place() == config.place()).map_or(Ok(()), |other| Err(twice(other)))
 }
 
-/// The key that identifies a peer: its address, and the interface of a link-local address.
+/// The key that identifies a peer: its address and, for a link-local address, the interface index.
 type Place = (IpAddr, u32);
 
-/// The error when a speaker cannot be started.
+/// The reason why a speaker cannot be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {

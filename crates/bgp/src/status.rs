@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
 use crate::message::Capability;
 use crate::prefix::Family;
+use crate::route::Routes;
 
 /// The status of all peers, keyed by peer name.
 pub type Status = BTreeMap<String, PeerStatus>;
@@ -19,7 +21,7 @@ pub struct StatusWatch(pub(crate) watch::Receiver<Status>);
 
 impl StatusWatch {
     /// Returns the current status of all peers. [`StatusWatch::changed`] then waits for changes
-    /// after this call.
+    /// that occur after this call.
     #[must_use]
     pub fn look(&mut self) -> Status {
         self.0.borrow_and_update().clone()
@@ -72,21 +74,27 @@ pub struct PeerStatus {
     pub state: State,
     /// The time of the last change of `state`.
     pub since: SystemTime,
-    /// The reason why there is no session, with its time. `None` if a session is up or no attempt
-    /// has failed yet.
+    /// The reason why there is no session, and the time of the failure. `None` if a session is up
+    /// or no attempt has failed yet.
     pub last_error: Option<(String, SystemTime)>,
-    /// The reason why the last session ended, with its time. The value is kept while a later
+    /// The reason why the last session ended, and when it ended. The value is kept while a later
     /// session is up.
     pub last_end: Option<(String, SystemTime)>,
     /// The negotiated parameters of an established session.
     pub negotiated: Option<Negotiated>,
     /// The counters of an established session.
     pub counts: Counts,
+    /// The routes that were sent to the peer in the current session and not withdrawn. Empty
+    /// without a session.
+    pub routes: Arc<Routes>,
+    /// The configured families whose routes the current session cannot carry. Empty without a
+    /// session.
+    pub blocked: BTreeMap<Family, Blocked>,
     /// The number of sessions established since the peer was added.
     pub established: u64,
     /// The number of consecutive failures, which determines the wait before the next attempt.
     pub failures: u32,
-    /// The number of the task that owns this entry. A later peer with the same name has another
+    /// The number of the task that owns this entry. A later peer with the same name has a different
     /// task.
     pub(crate) task: u64,
 }
@@ -103,6 +111,8 @@ impl PeerStatus {
             last_end: None,
             negotiated: None,
             counts: Counts::default(),
+            routes: Arc::default(),
+            blocked: BTreeMap::new(),
             established: 0,
             failures: 0,
             task,
@@ -110,13 +120,23 @@ impl PeerStatus {
     }
 }
 
+/// The reason why an established session cannot carry routes of a configured family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Blocked {
+    /// The peer did not offer the family in its OPEN.
+    NotNegotiated,
+    /// The session has no next hop for the family.
+    NoNextHop,
+}
+
 /// The counters of one session. The counters start at zero with each session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// The number of IPv4 routes that the peer currently has from this speaker.
+    /// The number of IPv4 routes from this speaker that the peer currently has.
     pub announced_v4: usize,
-    /// The number of IPv6 routes that the peer currently has from this speaker.
+    /// The number of IPv6 routes from this speaker that the peer currently has.
     pub announced_v6: usize,
     /// The number of desired routes that cannot be announced, because the session has no next hop
     /// for them or the peer does not support their family.
@@ -129,7 +149,7 @@ pub struct Counts {
     pub messages_sent: u64,
     /// The number of messages received.
     pub messages_received: u64,
-    /// The number of prefixes that the peer announced. This speaker ignores all these prefixes.
+    /// The number of prefixes that the peer announced, all of which this speaker ignores.
     pub ignored_prefixes: u64,
     /// The number of UPDATEs with an error that does not end the session (RFC 7606).
     pub tolerated_errors: u64,
@@ -171,6 +191,10 @@ pub struct Negotiated {
     /// `true` if both sides support graceful restart (RFC 4724). The peer then keeps the routes
     /// when the connection ends without a NOTIFICATION.
     pub graceful_restart: bool,
+    /// The capabilities that this speaker offered and the peer did not, such as `ipv4 unicast`.
+    /// Only capabilities that affect the announced routes are listed: families, IPv6 next hops for
+    /// IPv4 routes, and graceful restart.
+    pub refused: Vec<&'static str>,
     /// All capabilities in the OPEN of the peer.
     pub peer_capabilities: Vec<Capability>,
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bgp::bfd::{Bfd, BfdChange, BfdConfig, BfdPorts, Diagnostic, HandedBfd, SessionState};
 
-/// The timeout of every wait. It is much longer than any step takes.
+/// The timeout of every wait, which is much longer than any step takes.
 const BOUND: Duration = Duration::from_secs(60);
 
 fn start(own: u16, peer: u16) -> (Bfd, Receiver<BfdChange>) {
@@ -60,7 +60,7 @@ fn two_bfd_threads_come_up_and_signal_admin_down() {
     assert_eq!(a.status()["v4"].losses, 1);
 }
 
-/// A test socket at 127.0.0.`last` that acts as a BFD peer and receives on `port`.
+/// A test socket that acts as a BFD peer at 127.0.0.`last` and receives on `port`.
 struct Hand {
     socket: UdpSocket,
     to: SocketAddr,
@@ -199,7 +199,7 @@ fn up_with(hand: &Hand, changes: &Receiver<BfdChange>) -> (u32, u16) {
     (mine, port)
 }
 
-/// Returns all packets that are waiting, but at least one.
+/// Returns all waiting packets. Waits until at least one packet has arrived.
 fn drained(hand: &Hand) -> Vec<(u16, [u8; 24])> {
     let mut all = vec![hand.read()];
     hand.socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();

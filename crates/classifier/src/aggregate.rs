@@ -1,9 +1,9 @@
 //! Aggregates many prefixes into a few, for filters with limited space.
 //!
-//! Two prefixes that are the halves of a larger prefix are merged into the larger prefix, and
-//! prefixes inside another prefix are dropped. If the result still has too many prefixes,
-//! neighboring prefixes are replaced by their common prefix. Neighbors whose common prefix adds the
-//! least address space are merged first. The result does not depend on the order of the input.
+//! Two prefixes that are the halves of a larger prefix are merged into this prefix, and prefixes
+//! inside another prefix are dropped. If the result still has too many prefixes, neighboring
+//! prefixes are replaced by their common prefix. Neighbors whose common prefix adds the least
+//! address space are merged first. The result does not depend on the order of the input.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::Prefix;
 use crate::prefix::{bits_of, high};
 
-/// The result of [`aggregate`].
+/// The prefixes that [`aggregate`] returns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Aggregate {
     /// The resulting prefixes. These prefixes are disjoint, cover the whole input, and are in
@@ -21,12 +21,11 @@ pub struct Aggregate {
     pub widened: Vec<Prefix>,
 }
 
-/// Covers `prefixes` with at most `most` disjoint prefixes, and adds as little address space as
+/// Covers `prefixes` with at most `most` disjoint prefixes that add as little address space as
 /// possible. If the input contains both IPv4 and IPv6, the result contains at least one prefix of
 /// each, even if `most` is 1.
 ///
-/// When the function compares added address space, one IPv4 address counts as much as one IPv6 /64
-/// prefix.
+/// When added address space is compared, one IPv4 address counts as one IPv6 /64 prefix.
 ///
 /// # Cost
 /// The running time is `O(n log n)`. The function is intended for the control plane.
@@ -35,9 +34,9 @@ pub fn aggregate(prefixes: &[Prefix], most: usize) -> Aggregate {
     let ranges: Vec<Range> = prefixes.iter().map(Range::of).collect::<BTreeSet<_>>().into_iter().collect();
     let ranges = without_covered(&ranges);
     let mut joins = joins(&ranges);
-    // A join replaces neighboring ranges by their common prefix. Each join adds at least as much
-    // address space as any join inside it, so inner joins come first in the sorted order. Each join
-    // therefore reduces the number of ranges by one.
+    // A join replaces neighboring ranges with their common prefix. Each join adds at least as much
+    // address space as any join inside it. Joins inside other joins therefore come first in the
+    // sorted order, and each join reduces the number of ranges by one.
     joins.sort_unstable_by_key(|join| (join.loss(), std::cmp::Reverse(join.whole.length), join.whole));
     let free = joins.iter().take_while(|join| join.added == 0).count();
     let taken = joins.get(..free.max(ranges.len().saturating_sub(most))).unwrap_or(&joins);
@@ -85,8 +84,8 @@ impl Range {
         Prefix::new(address, self.length)
     }
 
-    /// Returns the number of addresses in the range, minus one. The number itself would overflow
-    /// for a prefix of length 0.
+    /// Returns the number of addresses in the range minus one, because the number itself would
+    /// overflow for a prefix of length 0.
     fn last(&self) -> u128 {
         !high(self.length)
     }
@@ -113,7 +112,7 @@ impl Join {
     }
 }
 
-/// Removes the ranges that another range covers. The input must be sorted.
+/// Removes ranges that other ranges cover. The input must be sorted.
 fn without_covered(sorted: &[Range]) -> Vec<Range> {
     let mut kept: Vec<Range> = Vec::with_capacity(sorted.len());
     for range in sorted {
@@ -124,7 +123,7 @@ fn without_covered(sorted: &[Range]) -> Vec<Range> {
     kept
 }
 
-/// Returns the common range of each pair of neighboring ranges of the same family.
+/// For each pair of neighboring ranges in the same address family, returns their common range.
 fn joins(ranges: &[Range]) -> Vec<Join> {
     let mut before = Vec::with_capacity(ranges.len() + 1);
     let mut sum = 0_u128;
@@ -218,7 +217,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares the result with a list of all addresses of a /24, in both families.
+        /// Compares the result with a list of all addresses in a /24, for both families.
         #[test]
         fn aggregate_covers_exactly_the_input_while_there_is_room(
             raw in prop::collection::vec((any::<bool>(), any::<u8>(), 0u8..=8), 0..40),

@@ -1,7 +1,7 @@
 //! Flows and their keyed hash.
 //!
 //! All machines of a cluster have the same key and compute the same hash for a flow. The hash is
-//! SipHash-1-3, so clients that do not know the key cannot cause collisions on purpose.
+//! SipHash-1-3, so clients without the key cannot cause deliberate collisions.
 //!
 //! See §3.3 of Eisenbud et al., *Maglev*, NSDI 2016 (5-tuple hash).
 
@@ -99,7 +99,7 @@ pub fn mapped(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The fields of a packet whose hash selects the backend.
+/// The packet fields that are hashed to select the backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HashPolicy {
     /// Hash the addresses, ports and protocol.
@@ -107,15 +107,15 @@ pub enum HashPolicy {
     FiveTuple,
     /// Hash the source and destination addresses.
     Addresses,
-    /// Hash the source address. All connections from one client to services of the same pool then
+    /// Hash the source address. All connections from one client to services with the same pool then
     /// reach the same backend.
     Source,
-    /// Hash the key of each request of a keyed pool (`Service::keyed` in the crate `forwarder`). If
+    /// Hash the key in each request to a keyed pool (`Service::keyed` in the crate `forwarder`). If
     /// no request of the flow has been parsed, the 5-tuple is hashed.
     Key,
 }
 
-/// The secret hash key of the cluster. The `Debug` output does not contain the secret.
+/// The cluster's secret hash key. The `Debug` output does not contain the secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HashKey([u8; 16]);
 
@@ -169,7 +169,8 @@ impl FlowHasher {
     }
 
     /// Returns the 64-bit hash of the fields that `policy` selects. The hash input also contains a
-    /// tag for the policy and the address family, so different policies give independent hashes.
+    /// tag for the policy and the address family, so that different policies produce independent
+    /// hashes.
     ///
     /// # Cost
     /// One SipHash-1-3 over 16 bytes for IPv4 or 40 bytes for IPv6.
@@ -184,8 +185,8 @@ impl FlowHasher {
         self.0.hash(&ends.message_v6(policy, flow.protocol))
     }
 
-    /// Returns the hash of a source prefix. The host bits of `prefix` must be zero. For the same
-    /// prefix, different values of `number` give independent hashes.
+    /// Returns the hash of a source prefix. The host bits of `prefix` must be zero. Different
+    /// values of `number` produce independent hashes of the same prefix.
     #[must_use]
     #[inline]
     pub fn hash_source(&self, prefix: &[u8; 16], number: u32) -> u64 {
@@ -241,7 +242,7 @@ impl FlowHasher {
     }
 }
 
-/// The addresses and ports of a flow in the form that the hash functions take. Each address is two
+/// The addresses and ports of a flow, in the form in which they are hashed. Each address is two
 /// 64-bit words in little-endian byte order.
 #[derive(Clone, Copy)]
 pub struct Ends {
@@ -315,7 +316,7 @@ pub fn is_v4(address: &[u8; 16]) -> bool {
 const TAG_FIVE_TUPLE: u32 = 1;
 const TAG_ADDRESSES: u32 = 2;
 const TAG_SOURCE: u32 = 3;
-/// A placeholder for a missing guard number. No guard has this number.
+/// A placeholder for a missing guard number, which no guard has.
 const NO_GUARD: u32 = u32::MAX;
 const TAG_THREE_TUPLE: u32 = 4;
 const TAG_DATAGRAM: u32 = 5;
@@ -331,7 +332,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Compares the extracted fields with the fields of the flow.
+        /// Compares the fields extracted from a hash input with the fields of the flow.
         #[test]
         fn what_a_message_of_ipv4_says_can_be_read_out_of_it(
             source: [u8; 4], destination: [u8; 4], source_port: u16, port: u16, protocol: u8,

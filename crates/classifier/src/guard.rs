@@ -1,13 +1,12 @@
 //! Access lists and rate limits of a VIP.
 //!
-//! The access lists are checked for every packet. A reload that denies a source therefore also
-//! stops the existing flows of this source. If a VIP has an allow list, the source must be on the
-//! list. A source on the deny list is always refused, even if the allow list contains it with a
-//! longer prefix. The rate limits apply only to packets that would create a flow in the connection
-//! table.
+//! Access lists are checked for every packet, so a reload that denies a source also stops its
+//! existing flows. If a VIP has an allow list, the source must be on the list. A source on the deny
+//! list is always refused, even if the allow list contains it with a longer prefix. The rate limits
+//! apply only to packets that would create a flow in the connection table.
 //!
-//! Rate limits do not apply to ICMP packets, but access lists do. The source of an echo request is
-//! its sender. The source of an ICMP error is the client of the quoted flow.
+//! Access lists apply to ICMP packets, but rate limits do not. The source of an echo request is its
+//! sender, and the source of an ICMP error is the client of the quoted flow.
 
 mod limits;
 mod meter;
@@ -39,7 +38,7 @@ impl GuardId {
 /// limits.
 #[derive(Clone, Debug, Default)]
 pub struct Guard {
-    /// The number of the guard.
+    /// The guard number.
     pub id: GuardId,
     /// The sources that may use the VIP. `None` allows all sources.
     pub allow: Option<Arc<PrefixSet>>,

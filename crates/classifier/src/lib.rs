@@ -1,8 +1,8 @@
 //! Classification of packets before a backend is selected.
 //!
 //! The crate computes the flow of a packet and its keyed hash ([`FlowHasher`]), and finds the
-//! service of a VIP and port ([`VipTable`]). The crate also checks access lists and limits on new
-//! flows ([`Guard`], [`Limits`]), and determines the role of the sender of a tunneled packet
+//! service for a VIP and port ([`VipTable`]). The crate also checks access lists and limits on new
+//! flows ([`Guard`], [`Limits`]), and determines the role of a tunneled packet's sender
 //! ([`source_kind`]).
 //!
 //! Lookups allocate no memory. The running time of a lookup does not depend on addresses that a

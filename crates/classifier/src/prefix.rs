@@ -3,7 +3,7 @@
 //!
 //! Bits outside the length are always zero, so two prefixes that contain the same addresses compare
 //! as equal. The crate `ipnet` is not used because its networks may have bits set after the prefix
-//! length, and because it has no suffixes. The crate `bgp` has its own prefix type, because `bgp`
+//! length, and because it has no suffixes. The crate `bgp` has its own prefix type, because it
 //! depends on no other crate.
 //!
 //! See §4.2 of Eisenbud et al., *Maglev*, NSDI 2016.
@@ -29,8 +29,8 @@ impl Prefix {
         fits.then_some(Self { address, length })
     }
 
-    /// Returns the prefix of `address` with this length. A length above 32 for IPv4 or 128 for IPv6
-    /// is reduced to this maximum.
+    /// Returns the prefix of `address` with this length. The length is capped at 32 for IPv4 and
+    /// 128 for IPv6.
     #[must_use]
     pub fn of(address: IpAddr, length: u8) -> Self {
         let length = length.min(width(address));
@@ -159,13 +159,13 @@ fn low32(length: u8) -> u32 {
     u32::MAX.checked_shr(32 - u32::from(length)).unwrap_or(0)
 }
 
-/// Returns the number of bits of an address: 32 for IPv4, and 128 for IPv6.
+/// Returns the number of bits in an address, which is 32 for IPv4 and 128 for IPv6.
 pub fn width(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Returns the number of bits that precede an address in its mapped form: 96 for IPv4, and 0 for
-/// IPv6.
+/// Returns the number of bits that precede an address in its mapped form, which is 96 for IPv4 and
+/// 0 for IPv6.
 fn offset(address: IpAddr) -> u8 {
     128 - width(address)
 }

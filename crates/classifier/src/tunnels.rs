@@ -56,13 +56,13 @@ pub enum TunnelSourceKind {
     /// The sender is another machine of this cluster, which redirects fragments to this machine.
     /// This machine does not redirect such fragments again.
     Peer,
-    /// The sender is a machine of another cluster, in which no backend was in service. This machine
+    /// The sender is a machine of another cluster, in which no backend was serving. This machine
     /// forwards the packet to a local backend or drops it.
     Cluster,
 }
 
 impl TunnelSourceKind {
-    /// Returns `true` if packets of this sender may be redirected to a peer.
+    /// Returns `true` if packets from this sender may be redirected to a peer.
     #[must_use]
     #[inline]
     pub fn may_go_on(self) -> bool {
@@ -81,11 +81,11 @@ pub struct TunnelSource {
     pub kind: TunnelSourceKind,
 }
 
-/// Returns the role of the sender of a tunneled packet, or `None` if the sender is not permitted.
+/// Returns the role of a tunneled packet's sender, or `None` if the sender is not permitted.
 ///
 /// If several entries contain the sender address, the recursion-control mark of the packet selects
 /// the role. Peers and other clusters set the mark, and upstream tunnels do not. If no upstream
-/// tunnel matches, an unmarked packet can still be attributed to another cluster.
+/// tunnel matches, an unmarked packet can still be assigned the role of another cluster.
 ///
 /// # Cost
 /// Linear in the number of `sources`.

@@ -1,9 +1,10 @@
-//! VIP matching: finds the service for a destination address, protocol and port.
+//! Finds the service for a destination address, protocol and port.
 //!
 //! The table is built once per snapshot. An exact VIP address is found by a hash lookup. For other
 //! addresses, the longest matching prefix selects the prefix group, and the longest matching suffix
-//! in this group selects the VIP (module `longest`). Prefix and suffix lookups are done for a whole
-//! batch at a time (module `batch_lookup`). Each VIP has disjoint port intervals (module `ports`).
+//! in this group selects the VIP (module `longest`). Prefix and suffix lookups are performed for a
+//! whole batch at a time (module `batch_lookup`). Each VIP has disjoint port intervals (module
+//! `ports`).
 //!
 //! Each address matches at most one VIP. If this VIP does not serve the port, the packet has no
 //! service, even if another VIP with a shorter suffix or prefix serves the port.
@@ -31,13 +32,13 @@ use crate::{Prefix, Suffix};
 /// Assigns ports of a VIP to a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The VIP.
+    /// The VIP to which the ports belong.
     pub vip: VipKey,
     /// The IP protocol number.
     pub protocol: u8,
-    /// The destination ports.
+    /// The destination ports that the service receives.
     pub ports: RangeInclusive<u16>,
-    /// The number of the service. The caller assigns the numbers.
+    /// The service number, which the caller assigns.
     pub service: u32,
 }
 
@@ -56,7 +57,7 @@ pub enum VipKey {
 struct Address {
     /// The bytes of the address as two little-endian words.
     words: [u64; 2],
-    /// The index of the first port interval of the address, or [`EMPTY`] if the entry is unused.
+    /// The index of the address's first port interval, or [`EMPTY`] if the entry is unused.
     ports: u32,
     nearby: Nearby,
 }
@@ -89,8 +90,8 @@ impl VipTable {
     /// number. A prefix must belong to only one group.
     ///
     /// # Errors
-    /// Returns the two conflicting services if their claims overlap and contain equally many ports.
-    /// An overlap is not an error if a third claim with fewer ports covers it.
+    /// Returns the two conflicting services if their claims overlap and contain the same number of
+    /// ports. An overlap is not an error if a narrower third claim covers it.
     pub fn build<'a>(
         claims: &[Claim],
         groups: impl ExactSizeIterator<Item = &'a [Prefix]>,
@@ -133,8 +134,8 @@ impl VipTable {
         self.service(self.ports(address)?, protocol, port)
     }
 
-    /// Returns the same result as [`Self::find`] for the packet at index `place` of a batch. If
-    /// `ahead` already contains the result for the address, that result is used.
+    /// Returns the same result as [`Self::find`] for the packet at index `place` of a batch. Uses
+    /// the result in `ahead` if it belongs to the same address.
     #[inline]
     pub fn find_ahead(&self, ahead: &BatchLookup, place: usize, flow: &Flow) -> Option<u32> {
         let Flow { destination: address, protocol, destination_port: port, .. } = flow;
@@ -202,8 +203,8 @@ impl VipTable {
         self.intervals_of(address).iter().find(|interval| interval.has_all_of(protocol)).map(|i| i.service)
     }
 
-    /// Returns any service at this address. All machines with the same configuration choose
-    /// the same service.
+    /// Returns one of the services at this address, which is the same on all machines with the same
+    /// configuration.
     pub fn first(&self, address: &[u8; 16]) -> Option<u32> {
         self.intervals_of(address).first().map(|interval| interval.service)
     }
@@ -297,8 +298,8 @@ fn places(addresses: &[([u8; 16], u32)], intervals: &[Interval]) -> Box<[Address
     places
 }
 
-/// Hashes an address without a secret key. Attackers cannot insert addresses, because the table
-/// contains only configured VIPs.
+/// Hashes an address without a secret key. No key is needed, because the table contains only
+/// configured VIPs, which attackers cannot choose.
 #[inline(always)]
 const fn mix([first, second]: [u64; 2]) -> usize {
     ((first ^ second.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize

@@ -1,6 +1,7 @@
-//! Prints the share of table slots that move to other backends when the configuration changes, for
-//! each pool. Run it with `cargo run --example moved -- OLD.toml NEW.toml MACHINE`. Only new
-//! connections move to other backends, because established connections are in the connection table.
+//! For each pool, prints the share of table slots that move to other backends when the
+//! configuration changes. Run it with `cargo run --example moved -- OLD.toml NEW.toml MACHINE`.
+//! Only new connections move, because the connection table keeps established connections on their
+//! backends.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -50,7 +51,7 @@ fn slots(pool: &PoolTable) -> Vec<u32> {
     ranks.filter_map(|rank| Some(pool.slots.get(rank as usize)?.0)).collect()
 }
 
-/// Loads a configuration, including its hash key, on which the tables depend.
+/// Loads a configuration and its hash key. The tables depend on this key.
 fn read(file: &str) -> Result<Config, String> {
     config::load(Path::new(file)).map(|(config, _)| config).map_err(|problems| problems.to_string())
 }

@@ -1,4 +1,4 @@
-//! Lists the IP addresses whose next hops the machine needs.
+//! Lists the IP addresses for which the machine needs a next hop.
 
 use std::net::IpAddr;
 
@@ -7,8 +7,8 @@ use forwarder::{SlotState, Snapshot};
 use crate::others;
 use config::Config;
 
-/// Returns the addresses to which the machine `machine` sends packets under this configuration.
-/// Peers are included. Backends of `current` that are still draining are included as well.
+/// Returns the addresses to which the machine `machine` sends packets with this configuration. The
+/// result includes peers, and backends in `current` that are still draining.
 #[must_use]
 pub fn destinations(config: &Config, machine: &str, current: Option<&Snapshot>) -> Vec<IpAddr> {
     let peers = config.machine(machine).and_then(|machine| others(config, machine));

@@ -1,12 +1,11 @@
-//! Drains flows on slots that a service no longer uses but other services still use.
+//! Drains a service's flows on slots that only other services still use.
 //!
-//! A reload can move a service to other backends. A slot that no service uses any longer drains in
-//! `slots`. A slot that another service still uses cannot drain as a whole. Instead, the flows of
-//! the moved service on this slot are given time to drain. After this drain time, the moved service
-//! no longer uses the slot.
+//! A reload can move a service to other backends. If no service uses a slot any longer, the module
+//! `slots` drains it. If other services still use the slot, only the flows of the moved service
+//! drain. When the drain time has passed, the moved service no longer uses the slot.
 //!
-//! Invariant: flows of a service on a slot outside the pool of the service end one drain time after
-//! the reload that moved the service.
+//! Invariant: if a service's pool does not contain a slot, the service's flows on this slot end one
+//! drain time after the reload that moved the service.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,8 +18,8 @@ use crate::Index;
 use crate::keys::PoolView;
 use crate::slots::Ages;
 
-/// The slots of each service. The list includes the slots that the service may choose, and the
-/// slots that the service no longer uses but that still have flows of the service.
+/// The slots of each service: the slots that it may choose, and the slots that it no longer chooses
+/// but that still have some of its flows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DetachedSlots {
     within: HashMap<Entry, Arc<BTreeSet<SlotId>>>,
@@ -38,7 +37,7 @@ struct Detached {
 
 impl DetachedSlots {
     /// Returns the detached slots of the next generation. Each service in `services` must still
-    /// have its configured pool and not a fallback pool.
+    /// refer to its configured pool, not to a fallback pool.
     pub(crate) fn after(&self, services: &[Service], index: &Index, now: Duration, ages: Ages) -> Self {
         let mut next = Self::default();
         let mut by_pool: HashMap<&PoolView, Arc<BTreeSet<SlotId>>> = HashMap::new();
@@ -62,8 +61,8 @@ impl DetachedSlots {
         next
     }
 
-    /// Excludes slots whose drain time has passed, and removes slots to which flows can no longer
-    /// refer. Returns `true` if anything changed.
+    /// Excludes slots when their drain time has passed, and removes slots when no flow can refer to
+    /// them any longer. Returns `true` if anything changed.
     pub(crate) fn advance(&mut self, now: Duration, ages: Ages) -> bool {
         let mut changed = false;
         for left in self.left.values_mut() {
@@ -95,8 +94,8 @@ fn entry(service: &Service) -> Entry {
     (service.id, service.family)
 }
 
-/// Returns the entries of the previous generation with flows that now belong to `service`. A reload
-/// may split a service into one service for each address family, or merge two such services.
+/// Returns the entries of the previous generation whose flows now belong to `service`. A reload may
+/// split a service into one service for each address family, or merge two such services.
 fn entries_before(service: &Service) -> impl Iterator<Item = Entry> {
     let families = match service.family {
         Some(family) => vec![Some(family), None],

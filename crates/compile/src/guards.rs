@@ -1,12 +1,12 @@
 //! Builds the guard of each VIP from its `allow`, `deny` and `limits` keys.
 //!
 //! A [`forwarder::Guard`] contains the accepted source prefixes and the rate limits of a VIP. A VIP
-//! without these keys has no guard. VIPs and generations with equal prefix lists share one prefix
-//! set.
+//! without these keys has no guard. VIPs with identical prefix lists share one prefix set, also
+//! across generations.
 //!
-//! Invariant: a VIP keeps its guard number while the VIP has limits. A reload therefore does not
-//! refill the token buckets, which packet threads keep by guard number. New VIPs get the smallest
-//! free numbers.
+//! Invariant: a VIP keeps its guard number while the VIP has limits. Packet threads store token
+//! buckets by guard number, so a reload does not refill them. New VIPs get the smallest free
+//! numbers.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use config::{Limits, PerSource, SourceList, Vip};
 /// The guards of one generation.
 #[derive(Debug, Default)]
 pub(crate) struct Guards {
-    /// The prefix sets, by the digests of the source lists from which each set was built.
+    /// The prefix sets. The key contains the digests of the source lists from which the set was
+    /// built.
     sets: HashMap<Vec<[u8; 32]>, Arc<PrefixSet>>,
     numbers: HashMap<Arc<str>, GuardId>,
     guards: HashMap<Arc<str>, Arc<Guard>>,
@@ -27,9 +28,8 @@ pub(crate) struct Guards {
 impl Guards {
     /// Returns the guards of the next generation, built for `vips`.
     ///
-    /// # Cost
-    /// Linear in the length of all lists. A prefix set is built only if `self` has no set with the
-    /// same content.
+    /// # Cost Linear in the total length of all lists. A prefix set is built only if `self` does
+    /// not contain an identical set.
     pub(crate) fn after<'a>(&self, vips: impl Iterator<Item = &'a Vip>) -> Self {
         let guarded: Vec<&Vip> = vips.filter(|vip| vip.guard != config::Guard::default()).collect();
         let mut next = Self { numbers: self.numbers_of(&guarded), ..Self::default() };
@@ -53,8 +53,8 @@ impl Guards {
         self.guards.get(&vip.name).cloned()
     }
 
-    /// Keeps the guard numbers of VIPs that already have one, and gives the smallest free numbers
-    /// to the others.
+    /// Keeps the existing guard numbers of VIPs, and gives the smallest free numbers to the other
+    /// VIPs.
     fn numbers_of(&self, vips: &[&Vip]) -> HashMap<Arc<str>, GuardId> {
         let limited = || vips.iter().filter(|vip| vip.guard.limits != Limits::default());
         let kept = limited().filter_map(|vip| Some((Arc::clone(&vip.name), *self.numbers.get(&vip.name)?)));

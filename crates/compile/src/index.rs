@@ -1,8 +1,9 @@
 //! The index of a compiled configuration.
 //!
-//! The index maps memberships (one backend in one leaf pool) to slots and slots to memberships. For
-//! each configured pool, the index also finds the pool that is currently used instead, such as a
-//! fallback pool. Health states and current weights are in `runtime_state`.
+//! The index maps each pool member (one backend in one leaf pool) to its slot, and each slot to its
+//! pool member. For each configured pool, the index also returns the pool that is currently used,
+//! which may be a fallback pool. The module `runtime_state` contains health states and current
+//! weights.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -17,25 +18,25 @@ use config::{Check, Config, Fallback, Member, Pool};
 /// One backend in one leaf pool.
 #[derive(Clone, Debug)]
 pub struct Membership {
-    /// The key, which consists of leaf pool, backend name, backend address and possibly VIP
+    /// The key, which consists of the leaf pool, the backend's name and address, and possibly VIP
     /// addresses.
     pub key: SlotKey,
-    /// The slot of the membership.
+    /// The slot of the pool member.
     pub slot: SlotId,
-    /// The weight that the leaf pool configures for the backend.
+    /// The weight of the backend that is configured in the leaf pool.
     pub own_weight: u32,
-    /// The name of the encapsulation section that the membership uses.
+    /// The name of the configuration section that defines the backend's encapsulation.
     pub encapsulation: Arc<str>,
-    /// The health checks of the membership, including checks inherited from other pools.
+    /// The health checks of the pool member, including checks inherited from other pools.
     pub checks: Vec<Arc<Check>>,
-    /// The names of the pools that contain the membership and are used by VIPs of this machine. The
+    /// The names of all pools that contain this backend and are used by VIPs of this machine. The
     /// leaf pool is included only if a VIP uses it directly.
     pub pools: Vec<Arc<str>>,
 }
 
 impl Membership {
-    /// Adds `pool` to the pools of the membership. All views of a pool are processed one after the
-    /// other, so a comparison with the last name is enough to avoid duplicates.
+    /// Adds the name of `pool` to `pools`. All views of a pool are processed consecutively, so
+    /// comparing with the last name is enough to avoid duplicates.
     fn join(&mut self, pool: &Pool) {
         if self.pools.last() != Some(&pool.name) {
             self.pools.push(Arc::clone(&pool.name));
@@ -43,17 +44,17 @@ impl Membership {
     }
 }
 
-/// The memberships and pools of a compiled configuration.
+/// The pool members and pools in a compiled configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     memberships: Vec<Membership>,
     by_key: HashMap<SlotKey, usize>,
-    /// The index into `memberships` of each slot number.
+    /// For each slot number, the index of its entry in `memberships`.
     by_slot: Vec<Option<usize>>,
     pools: BTreeMap<PoolView, InReach>,
     /// The configured pool of each service, in the same order as the services in the snapshot.
     configured: Vec<PoolView>,
-    /// The slots of peers. Removed peers are included while they still have a slot.
+    /// The slots of peers, including removed peers that still have a slot.
     peers: HashSet<SlotId>,
 }
 
@@ -64,13 +65,13 @@ struct InReach {
 }
 
 impl Index {
-    /// Returns each membership once. Peers are included.
+    /// Returns each pool member once, including peers.
     #[must_use]
     pub fn memberships(&self) -> &[Membership] {
         &self.memberships
     }
 
-    /// Returns the memberships of backends, without peers.
+    /// Returns the pool members that are backends, but not peers.
     pub fn backends(&self) -> impl Iterator<Item = &Membership> {
         self.memberships.iter().filter(|membership| !membership.key.is_peer())
     }
@@ -85,20 +86,22 @@ impl Index {
         self.peers = peers.collect();
     }
 
-    /// Returns the membership with this key.
+    /// Returns the pool member with this key.
     #[must_use]
     pub fn membership(&self, key: &SlotKey) -> Option<&Membership> {
         self.by_key.get(key).and_then(|at| self.memberships.get(*at))
     }
 
-    /// Returns the membership of a slot, or `None` if the membership is no longer configured.
+    /// Returns the pool member to which a slot belongs, or `None` if the pool member is no longer
+    /// configured.
     #[must_use]
     pub fn of_slot(&self, slot: SlotId) -> Option<&Membership> {
         let at = self.by_slot.get(slot.0 as usize).copied().flatten()?;
         self.memberships.get(at)
     }
 
-    /// Returns the compiled pool of a view, or `None` if no VIP of this machine uses the view.
+    /// Returns the compiled pool for a pool view, or `None` if no VIP of this machine uses the
+    /// view.
     #[must_use]
     pub fn pool(&self, view: &PoolView) -> Option<&Arc<PoolTable>> {
         self.pools.get(view).map(|entry| &entry.table)
@@ -109,27 +112,27 @@ impl Index {
         self.pools.iter().map(|(view, entry)| (view, &entry.table))
     }
 
-    /// Returns `true` if the pool of this view has a fallback.
+    /// Returns `true` if the pool in this view has a fallback pool.
     #[must_use]
     pub fn has_fallback(&self, view: &PoolView) -> bool {
         self.pools.get(view).is_some_and(|entry| entry.fallback.is_some())
     }
 
-    /// Returns the pools that have a fallback pool, each with its fallback settings.
+    /// Returns all pools that have a fallback pool, with their fallback settings.
     pub fn with_fallback(&self) -> impl Iterator<Item = (&PoolView, &Arc<PoolTable>, &Fallback)> {
         self.pools.iter().filter_map(|(view, entry)| Some((view, &entry.table, &entry.fallback.as_ref()?.0)))
     }
 
-    /// Returns the number of backends of the pool that accept new flows.
+    /// Returns the number of backends in the pool that accept new flows.
     #[must_use]
     pub fn serving(pool: &PoolTable, states: &[SlotState]) -> usize {
         let serves = |slot: &&SlotId| states.get(slot.0 as usize) == Some(&SlotState::Serving);
         pool.slots.iter().filter(serves).count()
     }
 
-    /// Returns the pool that is currently used instead of the configured pool `view`. The fallback
-    /// pool is used if the fallback is active and has a backend in service. Otherwise, the
-    /// configured pool is used.
+    /// Returns the pool that is currently used for the configured pool `view`. This is the fallback
+    /// pool if the fallback is active and has a serving backend. Otherwise, it is the configured
+    /// pool itself.
     #[must_use]
     pub fn serving_pool(
         &self,
@@ -150,8 +153,8 @@ impl Index {
         serving
     }
 
-    /// Iterates over a pool view and its chain of fallbacks. `config` rejects cycles of fallbacks,
-    /// and `take` would end the chain even if there were a cycle.
+    /// Iterates over a pool view and its chain of fallback pools. The crate `config` rejects
+    /// cycles, and `take` would end the iteration even if there were one.
     fn chain<'a>(&'a self, view: &PoolView) -> impl Iterator<Item = (&'a PoolView, &'a InReach)> + use<'a> {
         let next =
             |(_, entry): &(&PoolView, &'a InReach)| self.pools.get_key_value(&entry.fallback.as_ref()?.1);
@@ -188,9 +191,8 @@ impl Index {
         self.membership(&SlotKey::of(member, None))
     }
 
-    /// Adds the memberships of a pool to the index, and returns their slots in the same order as
-    /// the members of the pool. For each membership that is not in the index yet, the function
-    /// calls `claim` once to get the slot.
+    /// Adds the members of a pool to the index, and returns their slots in the same order. For each
+    /// member that is not in the index yet, the method calls `claim` once to get a slot.
     pub(crate) fn enter<E>(
         &mut self,
         config: &Config,
@@ -232,8 +234,8 @@ impl Index {
         self.memberships.push(membership);
     }
 
-    /// Adds the compiled pool of a view to the index. The memberships of the pool must have slots
-    /// already. `fallback` contains the fallback settings and the view of the fallback pool.
+    /// Adds the compiled pool of a view to the index. All members of the pool must already have
+    /// slots. `fallback` contains the fallback settings and the view of the fallback pool.
     pub(crate) fn complete(
         &mut self,
         view: PoolView,
@@ -244,7 +246,7 @@ impl Index {
     }
 }
 
-/// Returns the weight that the leaf pool of `member` configures for it. `pool` is a pool that
+/// Returns the weight of `member` that is configured in its leaf pool. `pool` is any pool that
 /// contains the member.
 #[must_use]
 pub fn own_weight(config: &Config, pool: &Pool, member: &Member) -> u32 {
@@ -255,7 +257,7 @@ pub fn own_weight(config: &Config, pool: &Pool, member: &Member) -> u32 {
     own.map_or(1, |member| member.weight)
 }
 
-/// Finds a backend by binary search, because members are sorted by name.
+/// Finds a backend by binary search, which requires that members are sorted by name.
 fn find<'a>(pool: &'a Pool, backend: &str) -> Option<&'a Member> {
     let at = pool.members.binary_search_by(|member| (*member.backend.name).cmp(backend)).ok()?;
     pool.members.get(at)

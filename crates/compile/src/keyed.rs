@@ -1,9 +1,9 @@
 //! Builds the key rules of services whose pool has a `kv` section.
 //!
-//! Each service with such a pool gets a [`Keyed`]. Packet threads use it to parse requests and to
-//! choose a backend by the key in the request. Rules are reused until the configuration of the pool
-//! changes. The request parsers are in `kv-switch`, and the choice for each packet is made in
-//! `forwarder`.
+//! Each service with such a pool gets a [`Keyed`] value. Packet threads use it to parse requests
+//! and to choose a backend by the key in the request. Rules are reused until the configuration of
+//! the pool changes. The crate `kv-switch` contains the request parsers, and the crate `forwarder`
+//! chooses the backend for each packet.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -29,17 +29,17 @@ use crate::runtime_state::RuntimeState;
 use crate::tables::{TableKey, Tables};
 use crate::views::Views;
 
-/// The key rules of one generation by pool name.
+/// The key rules of one generation, indexed by pool name.
 #[derive(Debug, Default)]
 pub(crate) struct AllRules {
     made: HashMap<Arc<str>, Made>,
     /// The write epochs that invalidate cached values. The caches of all pools share these epochs.
-    /// The epochs are created with the first cache and then kept. Packet threads with an old
-    /// snapshot, and replies to earlier writes, therefore use the same epochs as the new snapshot.
+    /// The epochs are created together with the first cache and are never replaced. Packet threads
+    /// that still use an old snapshot therefore use the same epochs as the new snapshot.
     epochs: Option<Arc<Epochs>>,
 }
 
-/// Key rules, with the configuration that they were built from.
+/// Key rules, and the configuration from which they were built.
 #[derive(Debug)]
 struct Made {
     kv: Arc<Kv>,
@@ -78,8 +78,8 @@ impl AllRules {
         let Inputs { views, index, .. } = *inputs;
         let Some(Made { kv, rules, .. }) = self.made.get(&view.pool) else { return Ok(None) };
         let views: Vec<PoolView> = kv.pools.iter().map(|name| views.beside(view, name)).collect();
-        // `config` ensures that all these pools exist. Skipping a missing pool would shift the
-        // indexes of the later pools.
+        // `config` ensures that all these pools exist. If a missing pool were skipped, all later
+        // pools would have wrong indexes.
         let pools = views.iter().map(|view| index.pool(view).map(Arc::clone)).collect::<Option<_>>();
         let Some(pools) = pools else { return Ok(None) };
         let of = |view| placement(inputs, kv, view, rings);
@@ -88,7 +88,7 @@ impl AllRules {
     }
 }
 
-/// The inputs of [`AllRules::of`] that are the same for all services.
+/// The inputs to [`AllRules::of`] that are the same for all services.
 pub(crate) struct Inputs<'a> {
     pub(crate) views: &'a Views<'a>,
     pub(crate) index: &'a Index,
@@ -96,7 +96,7 @@ pub(crate) struct Inputs<'a> {
     pub(crate) runtime_state: &'a RuntimeState,
 }
 
-/// Returns how keys are assigned to the backends of the pool of `view`.
+/// Returns how the keys of a pool are assigned to its backends.
 fn placement(
     inputs: &Inputs<'_>,
     kv: &Kv,
@@ -113,15 +113,15 @@ fn placement(
     Ok(Placement::Maglev { all })
 }
 
-/// Returns `true` if the forwarder must know the owner of a key even while the owner is not in
-/// service. With such a configuration, other backends never serve the key, or serve it only for a
-/// limited time.
+/// Returns `true` if the forwarder must know the owner of a key even while the owner is not
+/// serving. This is required if other backends never serve the key, or serve it only for a limited
+/// time.
 fn knows_owners(kv: &Kv) -> bool {
     kv.failover != Failover::Next || kv.failover_ttl.is_some() || kv.replicas.is_some()
 }
 
 /// Returns the names of the pools that need a second Maglev table. The second table assigns keys to
-/// owners independently of the current backend states.
+/// owners regardless of the current backend states.
 pub(crate) fn of_first_choice(config: &Config) -> BTreeSet<&str> {
     let keyed = config.pools().iter().filter_map(|pool| Some((pool, pool.kv.as_ref()?)));
     let wanted = keyed.filter(|(_, kv)| kv.hash == KvHash::Maglev && knows_owners(kv));
@@ -161,7 +161,8 @@ fn rules(
     })
 }
 
-/// Builds the table of key routes, which send single keys or key prefixes to other pools.
+/// Builds the table of key routes. A key route assigns a single key or a key prefix to a different
+/// pool.
 fn routes(kv: &Kv) -> Result<Routes, RouteError> {
     let (mut exact, mut prefixes) = (Vec::new(), Vec::new());
     for route in &kv.routes {
@@ -178,8 +179,8 @@ fn place(kv: &Kv, name: &Arc<str>) -> u32 {
     u32::try_from(kv.pools.partition_point(|other| other < name)).unwrap_or(u32::MAX)
 }
 
-/// Returns the rules of the cache for hot keys. `sip` is the key hash function, shared by the
-/// caches of all pools.
+/// Returns the rules for caching hot keys. `sip` is the key hash function that the caches of all
+/// pools share.
 fn cache(kv: &Kv, sip: KeyHash, epochs: &Arc<Epochs>) -> Option<CacheRules> {
     let cache = kv.cache.as_ref()?;
     Some(CacheRules {
@@ -211,8 +212,8 @@ fn gather(gather: &KvGather) -> GatherRules {
     GatherRules { timeout: timeout(gather.timeout), late }
 }
 
-/// Returns the index of the shortest timeout in `GATHER_TIMEOUTS_MS` that is at least `wanted`. If
-/// `wanted` is longer than all these timeouts, returns the index of the last timeout.
+/// Returns the index of the first timeout in `GATHER_TIMEOUTS_MS` that is not shorter than
+/// `wanted`, or the index of the last timeout if `wanted` is longer than all of them.
 fn timeout(wanted: Duration) -> usize {
     let fits = |millis: &u16| u128::from(*millis) >= wanted.as_millis();
     GATHER_TIMEOUTS_MS.iter().position(fits).unwrap_or(GATHER_TIMEOUTS_MS.len() - 1)

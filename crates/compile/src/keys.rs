@@ -1,9 +1,10 @@
-//! Keys that identify memberships and pools.
+//! Keys that identify pool members and pools.
 //!
 //! A health check through a VIP sends its probes to the VIP address through the tunnel to the
-//! backend. The result of such a check applies only to one address family of that VIP. A membership
-//! with such a check, and each pool that contains this membership, therefore have a separate key
-//! for each address family of each VIP. All other memberships and pools have one key.
+//! backend. The result of such a check applies only to one address family of that VIP. A backend
+//! with such a check, and each pool that contains this backend, therefore have a separate key for
+//! each address family of each VIP. All other backends have one key per leaf pool, and all other
+//! pools have one key.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use std::sync::Arc;
 use config::{Member, Via};
 use packet::Family;
 
-/// Identifies a membership, which has one slot. If the address of a backend changes, the result is
-/// a different membership.
+/// Identifies a pool member, which is one backend in one leaf pool and has one slot. A backend
+/// whose address changes gets a different key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotKey {
     /// The name of the leaf pool.
@@ -21,8 +22,8 @@ pub struct SlotKey {
     pub backend: Arc<str>,
     /// The address of the backend.
     pub address: IpAddr,
-    /// The VIP addresses through which the membership is checked, or `None` if no check goes
-    /// through a VIP.
+    /// The VIP addresses through which the backend is checked, or `None` if no check goes through a
+    /// VIP.
     pub vip: Option<VipFamily>,
 }
 
@@ -36,8 +37,8 @@ pub struct VipFamily {
 }
 
 impl SlotKey {
-    /// Returns the key of a member for the VIP addresses `vip`. `None` means all addresses. `vip`
-    /// is ignored if no check of the member goes through a VIP.
+    /// Returns the key of a pool member for the VIP addresses `vip`. `None` stands for all
+    /// addresses. `vip` is ignored if no check of the member goes through a VIP.
     #[must_use]
     pub fn of(member: &Member, vip: Option<&VipFamily>) -> Self {
         Self {
@@ -54,7 +55,7 @@ impl SlotKey {
         config::is_of_peers(&self.pool)
     }
 
-    /// Returns the key of the membership without VIP addresses.
+    /// Returns the same key without VIP addresses.
     #[must_use]
     pub fn membership(&self) -> Self {
         Self { vip: None, ..self.clone() }
@@ -67,13 +68,13 @@ pub fn is_checked_through_vip(member: &Member) -> bool {
     member.checks.iter().any(|check| check.via == Via::Vip)
 }
 
-/// A view of a pool. If a pool contains health checks through VIPs, there is a separate view for
-/// each VIP and address family that uses the pool. Any other pool has one view for all its users.
+/// A pool as seen by its users. If members of a pool are checked through VIPs, each VIP and address
+/// family that uses the pool has its own view. Any other pool has one view for all its users.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolView {
     /// The name of the pool.
     pub pool: Arc<str>,
-    /// The VIP addresses for which the view applies, or `None` if all users of the pool share the
+    /// The VIP addresses to which the view applies, or `None` if all users of the pool share the
     /// view.
     pub vip: Option<VipFamily>,
 }
@@ -85,7 +86,7 @@ impl PoolView {
         Self { pool: Arc::clone(pool), vip: None }
     }
 
-    /// Returns the slot key of a member of the pool in this view.
+    /// Returns the slot key that a pool member has in this view.
     #[must_use]
     pub fn key(&self, member: &Member) -> SlotKey {
         SlotKey::of(member, self.vip.as_ref())

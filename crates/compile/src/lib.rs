@@ -6,7 +6,8 @@
 //! does not read files, run health checks or publish snapshots.
 //!
 //! Invariants: the content of a Maglev table depends only on backend names, weights, table size and
-//! hash key. A slot number keeps its meaning until every flow that could refer to it has timed out.
+//! hash key. A slot number refers to the same backend until every flow that could refer to it has
+//! timed out.
 //!
 //! ```
 //! # let text = r#"
@@ -72,7 +73,7 @@ pub use self::remotes::all as remote_pools;
 pub use self::runtime_state::{Mode, Override, OverrideKey, RuntimeState};
 pub use self::services::{by_family, service_name};
 pub use self::views::{Views, chain};
-pub use self::way::refresh_next_hops;
+pub use self::way::{check_hops, refresh_next_hops};
 
 use self::detached_slots::DetachedSlots;
 use self::guards::Guards;
@@ -83,8 +84,8 @@ use self::tables::{TableKey, Tables};
 use crate::slots::{Ages, Slots};
 use config::{self, Config, Machine, Member, Pool};
 
-/// Compiles the successive configurations of one machine. The compiler keeps slot numbers, service
-/// numbers and unchanged tables between them.
+/// Compiles the successive configurations of one machine. Slot numbers, service numbers and
+/// unchanged tables are kept from one configuration to the next.
 #[derive(Debug, Default)]
 pub struct Compiler {
     slots: Slots,
@@ -94,7 +95,7 @@ pub struct Compiler {
     kept: Kept,
 }
 
-/// Objects of the previous generation that are reused while their configuration is unchanged.
+/// Objects from the previous generation that are reused while their configuration does not change.
 #[derive(Debug, Default)]
 struct Kept {
     guards: Guards,
@@ -111,11 +112,11 @@ pub struct Compiled {
     pub index: Index,
 }
 
-/// The inputs of a compilation, apart from the configuration.
+/// The inputs to a compilation, apart from the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct CompileInput<'a> {
-    /// The generation number of the resulting snapshot. A new configuration gets a new number. A
-    /// rebuild of the tables for the current configuration keeps its number.
+    /// The generation number of the resulting snapshot. A new configuration gets a new number. When
+    /// tables are rebuilt for the current configuration, its number stays the same.
     pub generation: Generation,
     /// The name of the machine in the configuration.
     pub machine: &'a str,
@@ -123,16 +124,16 @@ pub struct CompileInput<'a> {
     pub next_hops: &'a next_hop::Table,
     /// Health states, overrides and other state that is not part of the configuration.
     pub runtime_state: &'a RuntimeState,
-    /// The current state of each slot, by slot number. The states decide whether a removed
-    /// membership drains, because only a slot that could receive packets drains.
+    /// The current state of each slot, indexed by slot number. The slot of a removed backend drains
+    /// only if the slot could receive packets until then.
     pub states: &'a [SlotState],
-    /// The current monotonic time. The monotonic clock measures drain times and the delay before
+    /// The current time of the monotonic clock, which measures drain times and the delay before
     /// slot numbers are reused.
     pub now: Duration,
 }
 
-/// A reason why a configuration cannot be compiled. If the configuration was checked for this
-/// machine, these errors do not occur.
+/// The reason why a configuration cannot be compiled. These errors do not occur if the
+/// configuration was checked for this machine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompileError {
@@ -192,14 +193,15 @@ pub enum CompileError {
 /// Compiles a configuration without runtime state. See [`Compiler::compile_file`].
 ///
 /// # Errors
-/// Returns [`CompileError`] if the configuration does not fit this machine.
+/// Returns [`CompileError`] if the configuration cannot be used on this machine.
 pub fn compile_file(config: &Config, machine: &str) -> Result<Compiled, CompileError> {
     Compiler::default().compile_file(config, machine)
 }
 
 impl Compiler {
-    /// Compiles a configuration without runtime state. All backends count as in service, and all
-    /// next hops are unknown. The commands `config check`, `where` and `replay` use this function.
+    /// Compiles a configuration without runtime state. All backends are considered to be serving,
+    /// and all next hops are unknown. The commands `config check`, `where` and `replay` use this
+    /// function.
     pub fn compile_file(&mut self, config: &Config, machine: &str) -> Result<Compiled, CompileError> {
         let input = CompileInput {
             generation: Generation(1),
@@ -215,8 +217,8 @@ impl Compiler {
     /// Compiles `config` with the inputs in `from`.
     ///
     /// # Errors
-    /// Returns [`CompileError`] if the configuration does not fit this machine. After an error,
-    /// only newly allocated service numbers remain in the compiler.
+    /// Returns [`CompileError`] if the configuration cannot be used on this machine. An error does
+    /// not change the compiler, except that newly allocated service numbers remain allocated.
     /// # Cost
     /// Linear in the number of memberships and services. In addition, one table is built for each
     /// set of (name, weight) pairs for which the previous generation had no table. Tables are built
@@ -254,7 +256,8 @@ impl Compiler {
         Ok(Compiled { snapshot, index })
     }
 
-    /// Builds the services, and returns them with the objects that the next generation may reuse.
+    /// Builds the services. Returns them together with the objects that the next generation may
+    /// reuse.
     fn services_of(
         &mut self,
         views: &Views<'_>,
@@ -302,9 +305,9 @@ impl Compiler {
         self.slots.states(|key| runtime_state.state(key))
     }
 
-    /// Ends the drains whose drain time has passed. Slots of removed memberships become free, and a
-    /// service no longer sends packets to slots that it has left. Returns `None` if the snapshot
-    /// does not change.
+    /// Ends each drain whose drain time has passed. Slots of removed backends become free, and
+    /// services stop using slots from which they were moved. Returns `None` if the snapshot does
+    /// not change.
     ///
     /// # Errors
     /// Returns [`CompileError::Snapshot`] if `current` was not compiled from the configuration that
@@ -328,7 +331,7 @@ impl Compiler {
     }
 }
 
-/// Returns the configured receivers of reports about marked packets.
+/// Returns the configured receivers of trace reports about marked packets.
 fn trace(config: &Config) -> Option<Trace> {
     let wanted = config.trace()?;
     let receivers = wanted.receivers.iter().map(|prefix| (prefix.address(), prefix.length()));
@@ -345,12 +348,12 @@ pub fn trace_key(config: &Config) -> TraceKey {
 /// The pools that the VIPs of a machine use, sorted by view.
 type Reach<'a> = BTreeMap<PoolView, &'a Arc<Pool>>;
 
-/// The slots of all memberships of a configuration, before the pools have their tables.
+/// The slots of all memberships in a configuration, before tables are added to the pools.
 struct LaidOut {
     index: Index,
     slots: Slots,
-    /// The slots of each pool. Pools of this cluster are first, then pools of other clusters, then
-    /// the pool of the peers.
+    /// The slots of each pool. The order is: pools of this cluster, pools of other clusters, the
+    /// pool of peers.
     in_pools: Vec<Vec<SlotId>>,
     with_ways: Vec<Slot>,
     others: Option<Pool>,
@@ -430,8 +433,8 @@ pub fn timeouts(config: &Config) -> Timeouts {
     Timeouts { new: from.new, established: from.established, closing: from.closing, udp: from.udp }
 }
 
-/// Returns all prefix groups. Groups whose VIPs belong to other machines are included, because
-/// their prefixes still take precedence over shorter prefixes of other groups.
+/// Returns all prefix groups, including groups whose VIPs belong to other machines. Prefixes of
+/// such groups still take precedence over shorter prefixes of other groups.
 fn groups(config: &Config) -> Vec<PrefixGroup> {
     let group = |group: &Arc<config::PrefixGroup>| PrefixGroup {
         name: Arc::clone(&group.name),
@@ -453,7 +456,8 @@ fn slot(member: &Member, machine: &Machine) -> Result<Slot, CompileError> {
         backend: Arc::clone(&member.backend.name),
         address: member.backend.address,
         forwarding: forwarding(member, machine)?,
-        next_hop: None, // `way::fill_in` sets the next hop, also for draining slots.
+        next_hop: None, // `way::fill_in` sets the next hop later
+        spread: None,
         mtu: way::ETHERNET_MTU,
         too_big: member.encapsulation.too_big,
     })

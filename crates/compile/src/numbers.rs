@@ -1,9 +1,9 @@
-//! Exports slot numbers and service numbers to a new process.
+//! Exports slot numbers and service numbers for a new process.
 //!
 //! During a handover, the new process reads the connection tables of the previous process, which
 //! refer to slots and services by number. Both processes must therefore use the same numbers.
-//! Invariant: the new process never gives another meaning to a number that the previous process has
-//! allocated.
+//! Invariant: if the previous process has allocated a number, the new process never uses this
+//! number for anything else.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +16,17 @@ use crate::slots::Slots;
 /// The slot and service numbers of a compiler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
-    /// The slot numbers of the configured memberships.
+    /// The slot numbers of the configured pool members.
     pub slots: Vec<(SlotKey, SlotId)>,
-    /// The upper bound (exclusive) of all slot numbers that were ever allocated. This bound also
-    /// covers the numbers of removed memberships.
+    /// The exclusive upper bound of all slot numbers that were ever allocated, including those of
+    /// removed backends.
     pub slots_below: u32,
     /// The service numbers by service name.
     pub services: BTreeMap<String, ServiceId>,
 }
 
 impl Compiler {
-    /// Creates a compiler that continues with these numbers. All numbers of new memberships are at
+    /// Creates a compiler that continues with these numbers. All numbers of new pool members are at
     /// least [`Numbers::slots_below`].
     #[must_use]
     pub fn numbered(numbers: &Numbers) -> Self {
@@ -42,7 +42,7 @@ impl Compiler {
         Numbers { slots: self.slots.numbers(), slots_below, services }
     }
 
-    /// Returns `true` if memberships that a reload removed are still draining.
+    /// Returns `true` if backends that a reload removed are still draining.
     #[must_use]
     pub fn has_draining(&self) -> bool {
         self.slots.has_draining()

@@ -1,9 +1,9 @@
 //! Learns path MTUs to backends, peers and other clusters from ICMP errors about outer packets.
 //!
 //! Packet threads collect the ICMP errors, and the compiler writes the learned MTU of each path
-//! into snapshots. `forwarder` checks that an ICMP error belongs to a flow. `next_hop` determines
-//! link MTUs. Invariant: a learned MTU expires [`LIFETIME`] after its last report, and the link MTU
-//! applies again. Source: See RFC 1191 §6.3 and RFC 8201 §4.
+//! into snapshots. The crate `forwarder` checks that an ICMP error belongs to a flow, and
+//! `next_hop` determines link MTUs. Invariant: a learned MTU expires [`LIFETIME`] after its last
+//! report, and the link MTU applies again. See RFC 1191 §6.3 and RFC 8201 §4.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use forwarder::{Prefix, Slot, SlotState, Snapshot};
 
-/// The learned MTUs, at most one per path. Memory use is therefore bounded by the number of paths,
-/// regardless of the number of reports.
+/// The learned MTUs. Each path has at most one learned MTU, so memory use is bounded by the number
+/// of paths, however many errors are reported.
 #[derive(Clone, Debug, Default)]
 pub struct PathMtus {
     learned: HashMap<Prefix, Learned>,
-    /// The paths to single addresses of slots that may receive packets. The list is sorted by
-    /// address.
+    /// The paths to single addresses, sorted by address. These are the addresses of slots that may
+    /// receive packets.
     hosts: Vec<Prefix>,
     /// The paths to other clusters. Each path covers a whole prefix, so the number of paths does
     /// not grow with the number of VIPs.
@@ -44,8 +44,8 @@ struct Learned {
 }
 
 impl PathMtus {
-    /// Replaces the known paths with the paths of `snapshot`. Later reports are accepted only for
-    /// these paths. `core` is the configured minimum MTU of the core network.
+    /// Replaces the known paths with the paths in `snapshot`. From then on, reports are accepted
+    /// only for these paths. `core` is the configured minimum MTU of the core network.
     ///
     /// # Cost
     /// Linear in the number of slots, plus sorting their addresses.
@@ -62,14 +62,15 @@ impl PathMtus {
         self.learned = learned;
     }
 
-    /// Records a reported path MTU. Returns `true` if the MTU of a path to `destination` became
-    /// lower.
+    /// Records a reported path MTU. Returns `true` if this decreased the MTU of a path to
+    /// `destination`.
     ///
     /// A report about an address that is not on a known path is ignored. A report below the
     /// configured minimum MTU of the core network is also ignored, because anyone can send forged
     /// ICMP errors. The path to another cluster gets the smallest MTU that was reported for an
-    /// address of the cluster. A report of a larger MTU than the known one is old or belongs to
-    /// another path, so it does not extend the lifetime.
+    /// address of the cluster. If a report contains a larger MTU than the known MTU, the report is
+    /// old or belongs to a different path. It therefore does not extend the lifetime of the known
+    /// MTU.
     pub fn learn(&mut self, destination: IpAddr, mtu: u16, now: Duration) -> bool {
         if self.core.is_some_and(|core| u32::from(mtu) < core) {
             return false;
@@ -100,8 +101,8 @@ impl PathMtus {
         self.learned.len() < before
     }
 
-    /// Returns the learned MTU of the path to the backend of `slot`, or `None` if no MTU was
-    /// learned.
+    /// Returns the MTU that was learned for the path to the backend in `slot`, or `None` if no MTU
+    /// was learned.
     #[must_use]
     pub fn of(&self, slot: &Slot) -> Option<u16> {
         self.learned.get(&slot.reach()).map(|known| known.mtu)
@@ -113,7 +114,7 @@ impl PathMtus {
     }
 
     /// Imports the MTUs that the previous process learned. Paths that are not in use are skipped.
-    /// Both processes must measure time from the same origin.
+    /// Both processes must use the same clock.
     pub fn take_over(&mut self, learned: impl IntoIterator<Item = LearnedMtu>) {
         for LearnedMtu { way, mtu, until } in learned {
             if self.hosts.binary_search(&way).is_ok() || self.clusters.contains(&way) {
@@ -122,7 +123,7 @@ impl PathMtus {
         }
     }
 
-    /// Returns `true` if no MTU is learned.
+    /// Returns `true` if no learned MTU is stored.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.learned.is_empty()
@@ -194,7 +195,8 @@ mod tests {
 
     // Promise: path-mtu-memory
     /// Regression test for an earlier version, in which each address of a cluster had its own
-    /// entry. Each new entry caused a new snapshot and used up space that backends needed.
+    /// entry. Each new entry caused the publication of a new snapshot, and took up space that
+    /// backends needed.
     #[test]
     fn cluster_is_one_path_for_all_its_addresses() {
         let cluster = Prefix::new("2001:db8:e:100::".parse().unwrap(), 56).unwrap();

@@ -1,4 +1,4 @@
-//! Builds the pool of peers of a machine, and lists the tunnel senders that the machine accepts.
+//! Builds a machine's pool of peers, and lists the senders from which it accepts tunneled packets.
 //!
 //! Peers form a pool and are therefore health-checked like backends. A Maglev table over all
 //! machines of a shard assigns IP fragments to machines. Source: Maglev paper §2.1 and §4.3.
@@ -11,14 +11,14 @@ use maglev_hash::Table;
 use crate::Index;
 use config::{Config, Machine, Member, Pool};
 
-/// Returns the other machines of the shard as a pool.
+/// Returns a pool that consists of the other machines in the shard.
 #[must_use]
 pub fn others(config: &Config, machine: &Machine) -> Option<Pool> {
     config.peers(machine).map(|pool| pool.without(machine.name()))
 }
 
-/// Returns the Maglev table over all machines of the shard, including this machine. The table
-/// content is the same on every machine of the shard.
+/// Returns the Maglev table of all machines in the shard, including this machine. The content of
+/// this table is the same on every machine in the shard.
 pub(crate) fn table(pool: &Pool, machine: &Machine, index: &Index, table: Option<Arc<Table>>) -> PoolTable {
     let slot = |member: &Member| {
         if *member.backend.name == *machine.name() {

@@ -1,4 +1,4 @@
-//! Creates slots for other clusters, to which flows of a VIP can be redirected.
+//! Creates slots for other clusters. Flows of a VIP can be redirected to these clusters.
 //!
 //! Each remote cluster of a VIP becomes a pool in the index. `forwarder` decides when to redirect a
 //! flow. Source: Maglev paper §4.2.
@@ -11,7 +11,7 @@ use crate::keys::PoolView;
 use crate::{CompileError, Index};
 use config::{Config, Machine, Prefix, RemotePool, Vip};
 
-/// Returns the pools of remote clusters that the VIPs of a machine use.
+/// Returns the remote cluster pools that a machine's VIPs use.
 pub fn all<'a>(config: &'a Config, machine: &Machine) -> impl Iterator<Item = &'a RemotePool> {
     config.vips_of(machine).flat_map(|vip| &vip.remote_pools)
 }
@@ -25,7 +25,7 @@ pub(crate) fn enter(
 ) -> Result<Vec<Vec<SlotId>>, CompileError> {
     let mut all_slots = Vec::new();
     for remote in all(config, machine) {
-        // `Index::enter` visits each member once and in order, because only one VIP uses the pool.
+        // Only one VIP uses the pool, so `Index::enter` visits each member once and in order.
         let mut theirs = remote.theirs.iter();
         let view = PoolView::of_all(&remote.pool.name);
         let slots = index.enter(config, &remote.pool, &view, |key, member| {
@@ -48,9 +48,9 @@ pub(crate) fn of(vip: &Vip, index: &Index) -> Option<Arc<Vec<Remote>>> {
     (!remotes.is_empty()).then(|| Arc::new(remotes))
 }
 
-/// Changes the tunnel headers of a slot for redirection to a cluster. The outer destination becomes
-/// `prefix`, followed by the last bits of the inner destination address. The GRE recursion control
-/// field marks the packet as redirected.
+/// Changes the tunnel headers of a slot so that packets are redirected to a cluster. The outer
+/// destination address consists of `prefix` and the last bits of the inner destination address. The
+/// GRE recursion control field marks the packet as redirected.
 fn to_cluster(slot: Slot, prefix: Prefix) -> Slot {
     let bits: u8 = if prefix.address().is_ipv4() { 32 } else { 128 };
     let kept = bits.saturating_sub(prefix.length());

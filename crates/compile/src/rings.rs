@@ -1,7 +1,8 @@
 //! Builds the hash rings of keyed pools whose clients hash keys with ketama or FNV-1a.
 //!
-//! Pools with equal rings share one ring, and unchanged rings are kept from one generation to the
-//! next. The ring algorithm is in `kv-switch`. The server names on the ring come from `config`.
+//! Pools whose rings would be identical share one ring, and unchanged rings are kept from one
+//! generation to the next. The crate `kv-switch` implements the ring algorithm, and `config`
+//! provides the server names.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,11 +17,11 @@ use crate::keys::PoolView;
 use crate::runtime_state::RuntimeState;
 
 /// The name and weight of each server, in the same order as the members of the pool. An entry is
-/// `None` if the ring does not contain the server.
+/// `None` if its server is not on the ring.
 type Content = Vec<Option<(Arc<str>, u32)>>;
 
-/// The rings of one generation. During compilation, the field `before` contains the rings of the
-/// previous generation.
+/// The rings of one generation. During compilation, the field `before` contains the previous
+/// generation's rings.
 #[derive(Debug, Default)]
 pub(crate) struct Rings {
     before: HashMap<Content, Option<Arc<Ring>>>,
@@ -38,8 +39,8 @@ impl Rings {
         Self { before: HashMap::new(), ..self }
     }
 
-    /// Returns two rings for the pool of `view`. The first ring contains all servers, and the
-    /// second ring contains only the servers that are currently in service.
+    /// Returns two rings for the pool in `view`: a ring of all servers, and a ring of only those
+    /// servers that currently get requests.
     pub(crate) fn of(
         &mut self,
         config: &Config,
@@ -73,7 +74,7 @@ impl Rings {
     }
 }
 
-/// Builds a ring. Returns `None` if the ring would contain no server.
+/// Builds a ring. Returns `None` if the ring would be empty.
 fn build(content: &[Option<(Arc<str>, u32)>]) -> Result<Option<Arc<Ring>>, RingError> {
     match Ring::build(&content.iter().map(server).collect::<Vec<_>>()) {
         Ok(ring) => Ok(Some(Arc::new(ring))),

@@ -1,9 +1,10 @@
 //! The runtime state, which is not part of the configuration: health states, overrides, slow start
 //! and active fallbacks.
 //!
-//! The controller updates [`RuntimeState`], and the compiler reads the state and the weight of each
-//! membership from it. With the default value, every backend is in service with its configured
-//! weight. The commands `config check`, `where` and `replay` use the default value.
+//! The controller updates [`RuntimeState`]. The compiler reads the state and the weight of each
+//! membership (one backend in one leaf pool) from it. In the default value, every backend serves
+//! with its configured weight. The commands `config check`, `where` and `replay` use this default
+//! value.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::keys::{PoolView, SlotKey};
 pub struct Override {
     /// The state that the operator forces, if any.
     pub mode: Option<Mode>,
-    /// A weight that replaces the configured weight in the leaf pool, if any.
+    /// The weight that replaces the weight configured in the leaf pool, if any.
     pub weight: Option<u32>,
 }
 
@@ -31,8 +32,8 @@ pub enum Mode {
     Down,
 }
 
-/// The backend to which an override applies, in one leaf pool or in all pools. An override for one
-/// pool takes precedence over an override for all pools.
+/// The backend to which an override applies, and optionally a leaf pool. An override for one pool
+/// takes precedence over an override for all pools.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OverrideKey {
     /// The name of the backend.
@@ -52,15 +53,15 @@ pub struct RuntimeState {
     pub overrides: BTreeMap<OverrideKey, Override>,
     /// The weight of each membership in slow start, in quarters of its full weight (1 to 3).
     pub quarters: HashMap<SlotKey, u8>,
-    /// The pools whose fallback pool is currently used instead.
+    /// The pools that are currently replaced by their fallback pools.
     pub fallbacks: BTreeSet<PoolView>,
-    /// Memberships of keyed pools that were unavailable. The servers of these memberships must be
-    /// flushed before they receive requests again.
+    /// Servers in keyed pools that were unavailable. These servers must be flushed before they
+    /// receive requests again.
     pub flushing: HashSet<SlotKey>,
 }
 
 impl Mode {
-    /// Returns the name that commands and reports use for the state.
+    /// Returns the name of the mode as used in commands and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -78,9 +79,9 @@ impl RuntimeState {
         self.health.get(key).copied().unwrap_or(HealthState::Up)
     }
 
-    /// Returns the override that applies to a membership. State and weight are looked up
-    /// separately, first in the override for the membership's pool, and then in the override for
-    /// all pools.
+    /// Returns the override that applies to a membership. The mode and the weight are determined
+    /// separately. For each, an override for the membership's pool takes precedence over an
+    /// override for all pools.
     #[must_use]
     pub fn override_of(&self, key: &SlotKey) -> Override {
         let find = |pool| {
@@ -95,8 +96,8 @@ impl RuntimeState {
     }
 
     /// Returns the slot state of a membership. `Down` takes precedence over `Draining`, because a
-    /// failed backend has lost its flows. A membership that waits for a flush is `Draining`, so its
-    /// existing flows continue, and new keys go to other members.
+    /// failed backend has lost its flows. A server that must still be flushed is `Draining`: its
+    /// existing flows continue, but requests for new keys go to other servers.
     #[must_use]
     pub fn state(&self, key: &SlotKey) -> SlotState {
         match (self.override_of(key).mode, self.health(key)) {
@@ -107,9 +108,9 @@ impl RuntimeState {
         }
     }
 
-    /// Returns the weight of a membership in a pool, or 0 if the membership is not in service.
-    /// `weight` is the configured weight in that pool, and `own` is the configured weight in the
-    /// leaf pool. Slow start is not applied.
+    /// Returns the weight of a membership in a pool, or 0 if the backend is not serving. `weight`
+    /// is the configured weight in that pool, and `own` is the configured weight in the leaf pool.
+    /// The method ignores slow start.
     #[must_use]
     pub fn weight(&self, key: &SlotKey, weight: u32, own: u32) -> u32 {
         if self.state(key) == SlotState::Serving { self.weight_of_all(key, weight, own) } else { 0 }
@@ -121,8 +122,8 @@ impl RuntimeState {
     pub fn weight_of_all(&self, key: &SlotKey, weight: u32, own: u32) -> u32 {
         match self.override_of(key).weight {
             None => weight,
-            // A pool of pools scales the backend weight by `weight / own`. If `own` is 0, this
-            // factor is unknown, and the override is used without scaling.
+            // A pool that contains pools scales a backend's weight by `weight / own`. If `own` is
+            // 0, this factor is undefined, and the override is not scaled.
             Some(wanted) if own == 0 => wanted,
             Some(wanted) => {
                 let scaled = u64::from(weight) * u64::from(wanted) / u64::from(own);

@@ -1,7 +1,7 @@
 //! Builds the services of a generation, and the bindings that map addresses and ports to services.
 //!
-//! A service gets its pool, guard, key rules and remote clusters from other modules. A service
-//! keeps its number while its name (VIP, protocol and ports) is in the configuration.
+//! Other modules provide each service's pool, guard, key rules and remote clusters. A service keeps
+//! its number while its name (VIP, protocol and ports) is in the configuration.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -79,7 +79,7 @@ impl OfServices<'_> {
         Ok(all)
     }
 
-    /// Returns the key rules of a service, or `None` if the service does not route by key.
+    /// Returns the key rules of a service, or `None` if the service does not route requests by key.
     fn keyed(
         &self,
         service: &config::Service,
@@ -94,8 +94,8 @@ impl OfServices<'_> {
     }
 }
 
-/// Returns the view of the service's pool for each address family of the VIP. If all address
-/// families use the same view, the result is one entry with the family `None`.
+/// Returns the view of the service's pool for each address family of the VIP. If both address
+/// families share a view, the result has one entry with the family `None`.
 #[must_use]
 pub fn by_family(
     views: &Views<'_>,
@@ -129,7 +129,7 @@ fn bindings_of<'a>(
     })
 }
 
-/// Returns the single addresses of a VIP, and the address suffixes that it has in a prefix group.
+/// Returns the addresses of a VIP: single addresses, and address suffixes in a prefix group.
 fn vip_addresses(config: &Config, vip: &config::Vip) -> Vec<VipAddress> {
     let number = vip
         .group

@@ -1,13 +1,13 @@
-//! Assigns slot numbers to memberships and keeps the numbers across reloads.
+//! Assigns a slot number to each membership, and keeps the numbers across reloads.
 //!
-//! A membership that is checked through VIPs has one slot for each address family of each VIP. When
-//! a membership is removed, its slot drains for the drain time. After the drain time, the slot is
-//! free, and packets of its remaining flows are sent to other backends. After the longest idle
-//! timeout of the connection table, the number can be reused. If a membership was down when it was
-//! removed, its slot is free immediately.
+//! A membership is one backend in one leaf pool. If it is checked through VIPs, it has one slot for
+//! each address family of each VIP. When a membership is removed, its slot drains. After the drain
+//! time, the slot is free, and packets of its remaining flows are sent to other backends. After the
+//! longest idle timeout of the connection table, the number can be reused. If the backend was down
+//! when it was removed, its slot is free immediately.
 //!
-//! Invariant: an entry of the connection table that was written for one membership is never used
-//! for another membership. The states of configured memberships are in `runtime_state`.
+//! Invariant: a connection table entry that was written for one membership is never used for a
+//! different membership.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(crate) struct Slots {
     spare: Vec<SlotId>,
 }
 
-/// The phase of a removed membership, with the time at which the phase began.
+/// The phase of a removed membership's slot, and the time at which the phase began.
 #[derive(Clone, Copy, Debug)]
 enum Gone {
     Draining(Duration),
@@ -41,23 +41,23 @@ impl Gone {
     }
 }
 
-/// The durations of the two phases after the removal of a membership.
+/// The durations of the two phases after a membership is removed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ages {
     /// The time from the removal until the slot is free.
     pub(crate) drain: Duration,
-    /// The time after the slot is free until its number can be reused, which is the longest
+    /// The time that a slot must be free before its number can be reused. This is the longest
     /// lifetime of a connection table entry.
     pub(crate) keep: Duration,
 }
 
-/// The slots of the next generation while numbers are being assigned.
+/// The slots of the next generation while their numbers are being assigned.
 #[derive(Debug)]
 pub(crate) struct Draft<'a> {
     before: &'a Slots,
     /// The slots by number. An entry is `None` until a membership claims the number.
     claimed: Vec<Option<Slot>>,
-    /// The memberships that had no slot number before.
+    /// The memberships that did not have a slot number before.
     new: Vec<(SlotKey, SlotId)>,
     spare: Vec<SlotId>,
 }
@@ -68,8 +68,7 @@ impl Slots {
         &self.slots
     }
 
-    /// Returns the state of each slot. This method calls `configured` for each configured
-    /// membership to get its state.
+    /// Returns the state of each slot. `configured` returns the state of a configured membership.
     pub(crate) fn states(&self, configured: impl Fn(&SlotKey) -> SlotState) -> Vec<SlotState> {
         let mut states = vec![SlotState::Free; self.slots.len()];
         for (key, id) in &self.numbers {
@@ -90,9 +89,9 @@ impl Slots {
         self.numbers.iter().filter(|(key, _)| key.is_peer()).map(|(_, id)| *id)
     }
 
-    /// Creates slots with the numbers of the previous process. The content of each slot is a
-    /// placeholder until this process compiles its configuration. A slot that no membership claims
-    /// is free. New memberships get numbers of at least `below`.
+    /// Creates slots with the slot numbers of the previous process. Each slot contains a
+    /// placeholder until this process compiles its configuration. If no membership claims a slot,
+    /// the slot becomes free. New memberships get numbers starting at `below`.
     pub(crate) fn numbered(known: &[(SlotKey, SlotId)], below: u32) -> Self {
         let places = known.iter().map(|(_, id)| id.0 + 1).max().unwrap_or(0).max(below);
         Self {
@@ -119,8 +118,8 @@ impl Slots {
         Draft { before: self, claimed, new: Vec::new(), spare: self.spare.clone() }
     }
 
-    /// Frees the slots of removed memberships whose drain time has passed. Returns the numbers of
-    /// the freed slots.
+    /// Frees the slots of removed memberships when their drain time has passed. Returns the numbers
+    /// of the freed slots.
     pub(crate) fn advance(&mut self, now: Duration, ages: Ages) -> Vec<SlotId> {
         let mut freed = Vec::new();
         for (id, gone) in &mut self.gone {
@@ -141,9 +140,9 @@ impl Slots {
 }
 
 impl Draft<'_> {
-    /// Stores `slot` under the number of the membership, which is its previous number or a new one.
-    /// This method must be called only once per membership. Returns `None` if all numbers are in
-    /// use.
+    /// Stores `slot` under the slot number of the membership. A membership keeps its previous
+    /// number, and a new membership gets a new number. This method must be called only once per
+    /// membership. Returns `None` if all numbers are in use.
     pub(crate) fn claim(&mut self, key: &SlotKey, slot: Slot) -> Option<SlotId> {
         let id = match self.before.numbers.get(key) {
             Some(known) => *known,
@@ -160,7 +159,7 @@ impl Draft<'_> {
     }
 
     /// Completes the next generation. `now` is the current time, and `was` returns the current
-    /// state of the slot of a removed membership.
+    /// state of a slot whose membership was removed.
     pub(crate) fn finish(self, now: Duration, ages: Ages, was: impl Fn(SlotId) -> SlotState) -> Slots {
         let Self { before, claimed, new, spare } = self;
         // Most memberships keep their numbers, so cloning the map is cheaper than hashing all keys
@@ -196,6 +195,7 @@ fn nobody() -> Slot {
         address: std::net::Ipv4Addr::UNSPECIFIED.into(),
         forwarding: forwarder::Forwarding::L2,
         next_hop: None,
+        spread: None,
         mtu: 0,
         too_big: forwarder::TooBig::Drop,
     }
@@ -221,6 +221,7 @@ mod tests {
             address: [192, 0, 2, name].into(),
             forwarding: forwarder::Forwarding::L2,
             next_hop: None,
+            spread: None,
             mtu: 1500,
             too_big: forwarder::TooBig::Drop,
         }
@@ -295,9 +296,9 @@ mod tests {
     }
 
     proptest! {
-        /// A slot number gets a new owner only after all flows of the previous owner have ended.
-        /// The second owner is added in a reload at least the drain time plus the longest idle
-        /// timeout after the reload that removes the first owner.
+        /// A slot number gets a new owner only when all flows of the previous owner have ended. The
+        /// reload that adds the new owner must be at least the drain time plus the longest idle
+        /// timeout after the reload that removed the previous owner.
         #[test]
         fn number_is_reused_only_after_its_flows_end(
             reloads in prop::collection::vec((prop::collection::btree_set(0u8..6, 0..5), 0u64..90), 1..40)

@@ -1,7 +1,8 @@
 //! Builds the Maglev tables of pools.
 //!
-//! Pools with equal tables share one table, and unchanged tables are kept from one generation to
-//! the next. Missing tables are built on all processors. The table algorithm is in `maglev-hash`.
+//! Pools whose tables would be identical share one table, and unchanged tables are kept from one
+//! generation to the next. New tables are built on all processors in parallel. The crate
+//! `maglev-hash` implements the table algorithm.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,8 +39,8 @@ pub(crate) struct Tables {
 }
 
 impl TableKey {
-    /// Returns the key of the current table of a pool. This table is built with the current weights
-    /// of the members in `view`.
+    /// Returns the key of a pool's current table. This table is built with the current weights of
+    /// the members in `view`.
     pub(crate) fn of(config: &Config, view: &PoolView, pool: &Pool, runtime_state: &RuntimeState) -> Self {
         let weighed = |member: &Member| {
             let key = view.key(member);
@@ -57,7 +58,7 @@ impl TableKey {
 }
 
 impl TableKey {
-    /// Returns the key of the table that the pool would have if all members were in service.
+    /// Returns the key of the table that the pool would have if all its members were serving.
     pub(crate) fn of_first_choice(
         config: &Config,
         view: &PoolView,
@@ -87,8 +88,7 @@ impl TableKey {
 }
 
 impl Tables {
-    /// Returns the tables for `keys`. Tables that `self` already has are reused, and the others are
-    /// built.
+    /// Returns the tables for `keys`. Tables in `self` are reused, and all others are built.
     pub(crate) fn build(&self, keys: Vec<TableKey>, cluster: &Cluster) -> Result<Self, CompileError> {
         let mut next = Self::default();
         let mut missing: HashMap<&Content, &TableKey> = HashMap::new();
@@ -137,8 +137,7 @@ fn build_all(keys: &[&TableKey], cluster: &Cluster) -> Vec<Built> {
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                // `Relaxed` is sufficient for this counter, because a mutex orders the accesses of
-                // the threads to the results.
+                // `Relaxed` is sufficient for this counter, because a mutex protects the results.
                 while let Some((number, key)) = numbered(keys, next.fetch_add(1, Ordering::Relaxed)) {
                     let built = build(&key.content, cluster);
                     done.lock().unwrap_or_else(PoisonError::into_inner).push((number, built));
@@ -158,7 +157,7 @@ fn numbered<'a>(keys: &[&'a TableKey], number: usize) -> Option<(usize, &'a Tabl
 fn build(content: &Content, cluster: &Cluster) -> Built {
     let mut options = Options::new(Seed::new(*cluster.hash_key.bytes()));
     options.size = content.size;
-    // The configuration check already warned about a table that is too small for even shares.
+    // The configuration check has already warned if the table is too small for even shares.
     options.allow_coarse = true;
     let backends: Vec<maglev_hash::Backend<'_>> = content
         .backends

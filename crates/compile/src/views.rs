@@ -1,4 +1,4 @@
-//! Views of pools. A view is a pool as used by one address family of one VIP, or by all VIPs.
+//! Views of pools. A view describes a pool as used by one address family of a VIP, or by all VIPs.
 //!
 //! The result of a check through a VIP applies only to one address family of that VIP. A pool has a
 //! separate view for each address family of each VIP if the pool, or a fallback pool that can
@@ -22,8 +22,8 @@ pub struct Views<'a> {
     pub(crate) config: &'a Config,
     pub(crate) machine: &'a Machine,
     vips: HashMap<&'a str, &'a Vip>,
-    /// The pools that need separate views. These are pools with checks through VIPs, and pools from
-    /// which such a pool can be reached as a fallback or by a key route.
+    /// The pools that need separate views: pools with checks through VIPs, and pools from which a
+    /// fallback or a key route leads to such a pool.
     apart: HashSet<&'a str>,
 }
 
@@ -56,7 +56,7 @@ impl<'a> Views<'a> {
     }
 
     /// Returns the view of a pool for one address family of a VIP. A machine without an address of
-    /// that family cannot check backends through VIP addresses of the family, and then uses the
+    /// that family cannot check backends through VIP addresses of that family. It then uses the
     /// view for the other family.
     #[must_use]
     pub fn of(&self, vip: &Vip, family: Family, pool: &Arc<str>) -> PoolView {
@@ -69,7 +69,8 @@ impl<'a> Views<'a> {
         PoolView { pool: Arc::clone(pool), vip }
     }
 
-    /// Returns the addresses of a VIP, in one address family, to which health checks can be sent.
+    /// Returns the addresses of a VIP in one address family. Health checks can be sent to these
+    /// addresses.
     #[must_use]
     pub fn addresses(&self, at: &VipFamily) -> Vec<IpAddr> {
         let addresses = self.vips.get(&*at.vip).map(|vip| vip.reachable_at()).unwrap_or_default();
@@ -77,7 +78,7 @@ impl<'a> Views<'a> {
     }
 
     /// Returns the view of the fallback pool for the same VIP addresses, or `None` if the pool has
-    /// no fallback.
+    /// no fallback pool.
     #[must_use]
     pub fn fallback(&self, view: &PoolView) -> Option<PoolView> {
         let fallback = self.config.pool(&view.pool)?.fallback.as_ref()?;
@@ -91,8 +92,8 @@ impl<'a> Views<'a> {
         PoolView { pool: Arc::clone(pool), vip }
     }
 
-    /// Returns the pools that the VIPs of the machine use. Fallback pools are included, and so are
-    /// pools that key routes refer to.
+    /// Returns all pools that the VIPs of the machine use, including fallback pools and pools to
+    /// which key routes refer.
     #[must_use]
     pub fn reach(&self) -> BTreeMap<PoolView, &'a Arc<Pool>> {
         let mut reach = BTreeMap::new();
@@ -115,8 +116,8 @@ impl<'a> Views<'a> {
     }
 }
 
-/// Returns a pool and all pools that can be reached from it by fallbacks and key routes. Each pool
-/// is returned once, even if key routes form a cycle.
+/// Returns a pool, and all pools that can be reached from this pool through fallbacks and key
+/// routes. Each pool is returned once, even if key routes form a cycle.
 #[must_use]
 pub fn chain<'a>(config: &'a Config, pool: &str) -> Vec<&'a Arc<Pool>> {
     let mut chain: Vec<&Arc<Pool>> = Vec::new();

@@ -1,5 +1,4 @@
-//! Tests of the compiler that compile several generations, and check what changes from one to the
-//! next.
+//! Tests that compile several generations, and check what changes from one generation to the next.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a failed unwrap fails the test")]
 
@@ -48,8 +47,8 @@ fn config(pools: &str) -> Config {
     }
 }
 
-/// Creates two pools. In `web`, b1 has weight 1, and b2 has weight 6 (2 times 3, because it is in a
-/// nested pool). `same` has the same backends and weights in a different order.
+/// Creates two pools. In `web`, b1 has weight 1. The weight of b2 is 6 (2 times 3), because b2 is
+/// in a nested pool. `same` has the same backends and weights in a different order.
 fn pools(b2: &str) -> String {
     format!(
         r#"
@@ -69,7 +68,7 @@ fn compile(compiler: &mut Compiler, config: &Config, now: u64) -> Snapshot {
     compile_for(compiler, config, "lb1", &Table::default(), now).unwrap()
 }
 
-/// Compiles `config` with runtime state in which all backends serve.
+/// Compiles `config` with a runtime state in which all backends serve.
 fn compile_for(
     compiler: &mut Compiler,
     config: &Config,
@@ -152,7 +151,7 @@ fn backend_with_new_address_gets_new_slot_and_old_one_drains() {
     assert_eq!(states(&before).get("198.18.1.9"), None);
     assert_eq!(states(&after)["198.18.1.2"], SlotState::Draining);
     assert_eq!(states(&after)["198.18.1.9"], SlotState::Serving);
-    // Table entries depend only on backend names and weights, so the same flows choose the same
+    // Table entries depend only on backend names and weights, so each flow is assigned to the same
     // backend.
     for port in 0..200 {
         assert_eq!(choice(&before, port), choice(&after, port));
@@ -187,7 +186,7 @@ fn draining_slot_keeps_its_next_hop_across_reloads() {
         preferred_source: None,
     };
     let old: IpAddr = "198.18.1.2".parse().unwrap();
-    let table = Table { next_hops: HashMap::from([(old, Ok(way))]), ..Table::default() };
+    let table = Table { next_hops: HashMap::from([(old, Ok(way).into())]), ..Table::default() };
     let moved = config(&pools("198.18.1.9"));
     let after = compile_for(&mut compiler, &moved, "lb1", &table, 1).unwrap();
     let (slot, state) =
@@ -197,7 +196,7 @@ fn draining_slot_keeps_its_next_hop_across_reloads() {
 
 /// The service `www` changes its pool from `web` to `same`, which has the same backends in other
 /// slots. The service `api` still uses `web`, so the slots of `web` do not drain. The flows of
-/// `www` on these slots get a drain time, and then the slots are excluded for `www`.
+/// `www` on these slots get time to drain. Then the slots are excluded for `www`.
 #[test]
 fn moved_service_excludes_its_old_slots_after_drain_time() {
     let with = |first: &str, second: &str| {
@@ -286,7 +285,7 @@ fn refresh_next_hops_fills_slots_and_filter_has_all_vips() {
     let known: IpAddr = "198.18.1.1".parse().unwrap();
     let next_hops = destinations(&config, "lb1", None)
         .into_iter()
-        .map(|address| (address, if address == known { Ok(way) } else { Err(Unresolved::NoRoute) }))
+        .map(|address| (address, if address == known { Ok(way) } else { Err(Unresolved::NoRoute) }.into()))
         .collect();
     let table = Table { next_hops, ..Table::default() };
     let refreshed = refresh_next_hops(&snapshot, &config, "lb1", &table, &PathMtus::default()).unwrap();
@@ -329,7 +328,7 @@ fn guarded(keys: [&str; 3]) -> Config {
         .0
 }
 
-/// Returns the guard of each VIP. Asserts that both services of the VIP share the guard.
+/// Returns the guard of each VIP. Asserts that both services of a VIP share its guard.
 fn guards(snapshot: &Snapshot) -> [Option<Arc<Guard>>; 3] {
     ["a", "b", "c"].map(|vip| {
         let of = |service: &str| {
@@ -415,7 +414,7 @@ fn tags_come_from_next_hop_or_interface_policy() {
         preferred_source: None,
     };
     let [plain, tagged] = ["198.18.1.1", "198.18.1.2"].map(|text| text.parse::<IpAddr>().unwrap());
-    let next_hops = HashMap::from([(plain, Ok(way(Tags::NONE))), (tagged, Ok(way(vlan)))]);
+    let next_hops = HashMap::from([(plain, Ok(way(Tags::NONE)).into()), (tagged, Ok(way(vlan)).into())]);
     let table = Table { next_hops, ..Table::default() };
     for machine in ["lb1", "lb2"] {
         let refreshed = refresh_next_hops(&snapshot, &config, machine, &table, &PathMtus::default()).unwrap();

@@ -1,4 +1,4 @@
-//! Reads the backup jobs of a file strictly and prints them: `cargo run --example jobs --
+//! Reads backup jobs from a file with strict checks and prints them: `cargo run --example jobs --
 //! jobs.toml`.
 //!
 //! ```toml
@@ -26,8 +26,8 @@ struct Job {
     folders: Vec<String>,
 }
 
-/// Reads the jobs of a file and of the files that it includes. Returns all problems if there is an
-/// error.
+/// Reads the jobs from a file and from the files that it includes. If there is an error, returns
+/// all problems.
 fn load(path: &Path) -> Result<Vec<Job>, Problems> {
     let report = Report::default();
     let parts = gather(&report, path, read_text(path, MAX_BYTES)?, &["job"], None);

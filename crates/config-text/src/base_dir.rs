@@ -1,8 +1,8 @@
 //! Restricts the files that a configuration sent by a client may read.
 //!
-//! A configuration that arrives through `config put` may only name files in the folder of its first
-//! file, or in folders below it. Symbolic links are resolved before the check, so a link cannot
-//! lead out of the folder.
+//! A configuration that arrives through `config put` may only refer to files in the folder of its
+//! first file, or in folders below. Symbolic links are resolved before the check, so that a link
+//! cannot lead out of the folder.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -20,7 +20,7 @@ pub struct BaseDir {
 }
 
 impl BaseDir {
-    /// Creates a restriction to the folder that contains the first file of a configuration.
+    /// Creates a restriction to the folder of a configuration's first file.
     pub fn around(first: &Path) -> Self {
         let named = first.parent().unwrap_or(Path::new("")).to_owned();
         let real = real_path(if named.as_os_str().is_empty() { Path::new(".") } else { &named });
@@ -28,7 +28,7 @@ impl BaseDir {
     }
 
     /// Returns `true` if the file name or pattern in `node` leads outside the folder. This check
-    /// does not access the file system, so a client cannot find out which files exist outside.
+    /// does not access the file system, so that a client cannot find out which files exist outside.
     pub fn keeps_out(&self, node: &Node<'_>) -> bool {
         let Some(name) = node.as_str() else { return false };
         // The pattern `.?` would match `..`.

@@ -1,10 +1,11 @@
 //! Selects the line of a file that is printed below a problem, and the length of the marker under
 //! the wrong value.
 //!
-//! Lines with control characters are not printed, because those could control the operator's
+//! Lines with control characters are not printed, because they could manipulate the operator's
 //! terminal. Secrets are not printed either. Secrets are values that the program has marked as
-//! hidden, and text that looks like a key or a password. If the wrong value comes before a secret
-//! on the same line, the line is cut before the secret. Otherwise the line is not printed.
+//! hidden, and text that looks like a key or a password. If a secret follows the wrong value on the
+//! same line, the line is cut before the secret. If it precedes the wrong value, the line is not
+//! printed.
 
 use std::ops::Range;
 
@@ -14,7 +15,7 @@ pub(crate) struct Excerpt {
     pub(crate) line: String,
     /// The number of characters before the marked value.
     pub(crate) indent: usize,
-    /// The number of characters of the marked value, at least 1.
+    /// The length of the marked value in characters, at least 1.
     pub(crate) width: usize,
 }
 
@@ -23,8 +24,7 @@ pub(crate) struct Excerpt {
 /// do not overlap.
 ///
 /// # Cost
-/// Linear in the length of the line. For lines over [`LONGEST`] bytes, the function returns `None`
-/// immediately.
+/// Linear in the length of the line. Returns `None` immediately for lines over [`LONGEST`] bytes.
 pub(crate) fn excerpt(text: &str, line: Range<usize>, at: usize, hidden: &[Range<usize>]) -> Option<Excerpt> {
     let whole = text.get(line.clone())?;
     if whole.len() > LONGEST || at < line.start {
@@ -75,7 +75,7 @@ fn token(rest: &str) -> usize {
 }
 
 /// Returns the offset after the bracket that closes the first bracket of `rest`. Brackets inside
-/// strings are counted like other brackets, so the marker below the line may be too short.
+/// strings are counted too, so the marker below the line may be too short.
 fn closing(rest: &str, open: char, close: char) -> Option<usize> {
     let mut depth = 0_usize;
     for (at, c) in rest.char_indices() {
@@ -103,7 +103,7 @@ fn looks_secret(line: &str) -> bool {
 }
 
 /// The maximum length of a printed line in bytes. Longer lines are hard to read, and each problem
-/// reported on such a line would store a copy of it.
+/// on such a line would store a copy of the line.
 const LONGEST: usize = 1_024;
 /// The maximum number of characters printed from a line.
 const WIDTH: usize = 110;

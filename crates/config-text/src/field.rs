@@ -1,7 +1,7 @@
 //! The path of keys that leads to a value, such as `pool.p.backends[3].name`.
 //!
-//! Every value in a file has a path, but a path is printed only in messages. To keep paths cheap, a
-//! path shares the memory of its parent's path, and it is formatted only when it is printed.
+//! Every value in a file has a path, but paths are printed only in messages. To keep paths cheap,
+//! each path shares memory with the path of its parent, and is formatted only when it is printed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -44,8 +44,8 @@ impl Field {
         self.child(Step::Element(index))
     }
 
-    /// Returns the path as a list of keys. User-defined keys are replaced by `*`, and list elements
-    /// by `[]`.
+    /// Returns the path as a list of keys. User-defined keys are represented by `*`, and list
+    /// elements by `[]`.
     pub(crate) fn path(&self) -> Vec<String> {
         let mut path = self.within.as_deref().map(Self::path).unwrap_or_default();
         path.extend(self.last.as_ref().map(|step| match step {
@@ -75,8 +75,8 @@ impl Field {
         }
     }
 
-    /// Returns the name of this table for a message: `[pool.web]`, or `vip.www.services[0]` for a
-    /// table inside a list.
+    /// Returns the name of this table for a message: for example `[pool.web]`, or
+    /// `vip.www.services[0]` for a table inside a list.
     pub fn table(&self) -> String {
         if self.last.is_none() {
             return "the file".to_owned();

@@ -1,10 +1,9 @@
 //! Reads a configuration that uses `include = ["vips/*.toml"]` to combine several files.
 //!
-//! Files are read in the same order on every machine. Each file is read first, followed by the
-//! files that it includes. Files that match one pattern are sorted by name. A file that is included
-//! more than once is read only once. A configuration has at most 1,024 files, 16 levels of
-//! includes, and 16 MiB in total. The module `pieces` parses large files, and `reader` merges the
-//! sections.
+//! Files are read in the same order on every machine: each file before the files that it includes.
+//! Files that match one pattern are sorted by name. A file that is included more than once is read
+//! only once. A configuration has at most 1,024 files, 16 levels of includes, and 16 MiB in total.
+//! The module `pieces` parses large files, and `reader` merges the sections.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -25,11 +24,11 @@ use crate::syntax::{self, Flaw};
 use crate::words::quote;
 
 /// Parses the first file and all files that it includes. `text` is the content of the first file
-/// and `path` its name. If `within` is given, all included files must be in that folder.
+/// and `path` its name. If `within` is given, all included files must be in that folder or below.
 ///
-/// Large files are parsed in pieces. If `named` contains a kind, a file may be cut before a header
-/// `[kind.name]` of this kind. Read the sections of these kinds with
-/// [`Root::named`](crate::Root::named), which merges the pieces.
+/// Large files are parsed in pieces. A file may be cut before a header `[kind.name]` if `named`
+/// contains the kind. Read the sections of these kinds with [`Root::named`](crate::Root::named),
+/// which merges the pieces.
 ///
 /// # Cost
 /// Reads the files. Large files are parsed on all processors.
@@ -55,7 +54,7 @@ struct Gatherer<'a> {
     seen: BTreeMap<PathBuf, bool>,
     /// The chain of includes from the first file to the file that is being read.
     path: Vec<PathBuf>,
-    /// The number of bytes that the remaining files may have in total.
+    /// The maximum total size of the remaining files, in bytes.
     left: u64,
     named: &'a [&'static str],
     /// The folder that contains all files that may be included. `None` allows any folder.
@@ -63,8 +62,8 @@ struct Gatherer<'a> {
 }
 
 impl<'a> Gatherer<'a> {
-    /// Parses a file and the files that it includes. `place` is the `include` element that names
-    /// the file.
+    /// Parses a file and the files that it includes. `place` is the position of the `include`
+    /// element that refers to the file.
     fn file(&mut self, path: &Path, text: String, place: Option<&Place>) {
         let Some(kept) = self.report.add(path, text) else {
             let place = place.cloned().unwrap_or_default();
@@ -93,7 +92,7 @@ impl<'a> Gatherer<'a> {
         self.seen.insert(real, true);
     }
 
-    /// Reports the syntax errors of a file, and returns the parts that can be parsed.
+    /// Reports the syntax errors in a file, and returns the parts that can be parsed.
     fn repaired(&self, kept: &'a Text) -> Vec<Piece<'a>> {
         let (left, flaws) = syntax::repair(&kept.text);
         for Flaw { offset, message } in flaws {
@@ -167,7 +166,7 @@ impl<'a> Gatherer<'a> {
     }
 }
 
-/// Returns the files that are named by one element of `include`.
+/// Returns the files to which one element of `include` refers.
 fn files(node: &Node<'_>) -> Vec<At<PathBuf>> {
     let good = |text: &&str| !text.is_empty() && text.len() <= 1_024 && !text.contains('\0');
     let relative = |text: &str| !Path::new(text).is_absolute() && !text.contains("**");
@@ -230,7 +229,7 @@ enum Unreadable {
 /// Reads a file of at most `most` bytes, which must not exceed 16 MiB.
 ///
 /// # Errors
-/// Returns a [`Problem`] that has the file name but no line.
+/// Returns a [`Problem`] with the file name but without a line.
 pub fn read_text(path: &Path, most: u64) -> Result<String, Problem> {
     let problem = |(Unreadable::File(why) | Unreadable::Content(why)): Unreadable| {
         Problem::of_file(path, Message::from(why))
@@ -247,12 +246,14 @@ fn read(path: &Path, most: u64) -> Result<String, Unreadable> {
     if found.is_dir() {
         return Err(Unreadable::File("it is a folder, not a file".to_owned()));
     }
-    // Opening a named pipe would block until another process opens it for writing.
-    if found.is_fifo() {
+    // Opening a named pipe would block until another process opens it for writing. A pipe that the
+    // shell has passed to this process is already open.
+    let is_open = OPEN_FILES.iter().any(|folder| path.starts_with(folder));
+    if found.is_fifo() && !is_open {
         return Err(Unreadable::File("it is a pipe, not a file".to_owned()));
     }
     let mut bytes = Vec::new();
-    // A device can be endless, so at most one byte more than the limit is read.
+    // Reading a device may never end, so at most one byte more than the limit is read.
     File::open(path).map_err(failed)?.take(most + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > most {
         let all = if most < MAX_BYTES { "all files together are" } else { "the file is" };
@@ -268,6 +269,9 @@ fn read(path: &Path, most: u64) -> Result<String, Unreadable> {
 /// The maximum size of all files together, in bytes.
 pub const MAX_BYTES: u64 = 16 << 20;
 const MAX_DEPTH: usize = 16;
+/// Paths of files that this process has already opened. `config check <(command)` passes such a
+/// path.
+const OPEN_FILES: [&str; 3] = ["/dev/fd", "/dev/stdin", "/proc/self/fd"];
 const INCLUDE: Expected = Expected::new("a list of files or patterns").example("[\"vips/*.toml\"]");
 const NAME: Expected =
     Expected::new("a file or a pattern with *, ? or [a-z] (without **), relative to this file's folder")

@@ -1,8 +1,8 @@
-//! Strict reading of TOML files. All problems of all files are reported in one run, each with its
+//! Reads TOML files strictly. All problems in all files are reported in one run, each with its
 //! position, a message and a help line.
 //!
 //! [`gather`] parses a first file and the files that it includes. The calling program then reads
-//! one key after another through [`Root`], [`Section`] and [`Node`], and gets typed values with
+//! one key after another through [`Root`], [`Section`] and [`Node`], which return typed values with
 //! their [`Place`]s. Reading does not stop at an error. Errors are collected, and
 //! [`Report::finish`] returns all [`Problems`] at the end. The crate does not define sections or
 //! keys; these are defined by the calling program.
@@ -61,6 +61,8 @@ mod statements;
 mod syntax;
 pub mod words;
 
+#[cfg(test)]
+mod steps;
 #[cfg(test)]
 mod tests;
 

@@ -1,7 +1,7 @@
-//! The text of a problem: a message that names the fault, and an optional help line.
+//! The text of a problem, which consists of a message and an optional help line.
 //!
 //! A [`Message`] is built from one string, or from a pair of strings (message and help).
-//! [`Expected`] describes the valid values of a key. This description is used by the messages for a
+//! [`Expected`] describes the valid values of a key. This description is part of the messages for a
 //! missing key, a wrong type and a wrong value.
 
 /// The message of a problem, with an optional help line.
@@ -31,7 +31,7 @@ impl<T: Into<String>, H: Into<String>> From<(T, H)> for Message {
     }
 }
 
-/// A description of the valid values of a key, such as "a list of ports". The description must be a
+/// A description of a key's valid values, such as "a list of ports". The description must be a
 /// phrase that can follow "must be". An example of a valid value is optional.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {

@@ -1,13 +1,13 @@
 //! "Did you mean" hints: finds the known word that is most similar to a misspelled one.
 //!
-//! No hint is given for words over 64 characters, or if there are more than 1,024 known words. This
-//! bounds the cost for hostile files.
+//! To bound the cost of hostile files, no hint is given for words over 64 characters, or if there
+//! are more than 1,024 known words.
 
 use strsim::osa_distance;
 
 /// Returns the most similar known word, or `None` if no known word is similar enough. A known word
-/// is similar if it differs from `word` by a few typing errors or only in case, or if it starts
-/// with `word`. If several words are equally similar, the first one is returned.
+/// is similar if it differs from `word` by a few typing errors or only in letter case, or if it
+/// starts with `word`. If several words are equally similar, the first of these words is returned.
 fn near_miss<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let length = word.chars().count();
     let known: Vec<&str> = known.into_iter().take(MAX_KNOWN + 1).collect();
@@ -35,7 +35,8 @@ pub fn hint<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<
 }
 
 const MAX_CHARS: usize = 64;
-const MAX_KNOWN: usize = 1_024;
+/// The maximum number of known words for which a hint is given.
+pub(crate) const MAX_KNOWN: usize = 1_024;
 
 #[cfg(test)]
 mod tests {

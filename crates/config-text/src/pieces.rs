@@ -1,8 +1,8 @@
 //! Parses a large TOML text in several pieces at the same time.
 //!
 //! The text is cut before headers `[kind.name]`. The cuts are chosen without parsing, so a cut may
-//! be inside a string or a list, or may separate a section from its sub-tables. A piece then fails
-//! to parse, or two pieces contain the same section. In both cases the whole text is parsed
+//! be inside a string or a list, or may separate a section from its sub-tables. In these cases, a
+//! piece fails to parse, or two pieces contain the same section, and the whole text is parsed
 //! instead.
 //!
 //! Invariant: the pieces together have the same values, at the same offsets, as the whole text.
@@ -17,17 +17,18 @@ use crate::parallel::{self, processors};
 /// A parsed piece: its offset in the text, and its table.
 pub(crate) type Piece<'a> = (usize, Spanned<DeTable<'a>>);
 
-/// Parses a text, in several pieces if it is large. Returns `None` if the text is not valid TOML.
+/// Parses TOML text, in several pieces if the text is large. Returns `None` if the text is not
+/// valid TOML.
 ///
-/// Sections `[kind.name]` may be spread over several pieces if `named` contains the kind.
+/// Sections `[kind.name]` may be distributed over several pieces if `named` contains the kind.
 /// [`Root::named`](crate::Root::named) merges them.
 pub(crate) fn parse<'a>(text: &'a str, named: &[&str]) -> Option<Vec<Piece<'a>>> {
     let pieces = is_large(text.len()).then(|| parse_in_pieces(text, processors(), named)).flatten();
     pieces.or_else(|| Some(vec![(0, DeTable::parse(text).ok()?)]))
 }
 
-/// Returns `true` if a text of this length takes milliseconds to parse. For shorter texts, several
-/// threads are not faster than one.
+/// Returns `true` if text of this length takes milliseconds to parse. For shorter text, several
+/// threads are not faster than one thread.
 pub(crate) fn is_large(bytes: usize) -> bool {
     bytes >= LARGE
 }
@@ -41,8 +42,8 @@ fn parse_in_pieces<'a>(text: &'a str, count: usize, named: &[&str]) -> Option<Ve
     are_apart(text, &pieces, named).then_some(pieces)
 }
 
-/// Cuts a text into at most `count` pieces of similar length. Every piece except the first begins
-/// with a header.
+/// Splits TOML text into at most `count` pieces of similar length. Every piece except the first
+/// begins with a header.
 fn cut(text: &str, count: usize) -> Vec<(usize, &str)> {
     let mut pieces = Vec::with_capacity(count);
     let mut start = 0;
@@ -56,7 +57,7 @@ fn cut(text: &str, count: usize) -> Vec<(usize, &str)> {
     pieces
 }
 
-/// Returns the offset of the first header `[kind.name]` in a text.
+/// Returns the offset of the first header `[kind.name]` in TOML text.
 fn header(text: &str) -> Option<usize> {
     let mut lines = text.match_indices("\n[").map(|(at, _)| at + 1);
     let plain = |part: &str| part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
@@ -96,7 +97,7 @@ fn differ(in_pieces: &[Option<&DeTable<'_>>]) -> bool {
 }
 
 /// Returns `true` if a line looks like the header `[kind]`, which TOML allows only once. Lines
-/// inside multi-line strings count too.
+/// inside multi-line strings are also considered.
 fn has_header(text: &str, kind: &str) -> bool {
     let inside = |line: &'_ str| {
         let (inside, _) = line.trim_start().strip_prefix('[')?.split_once(']')?;

@@ -1,7 +1,7 @@
-//! The problems in configuration files, formatted for the operator.
+//! Represents problems in configuration files, and formats them for the operator.
 //!
-//! A [`Problem`] can be printed in two ways. Its [`Display`](fmt::Display) implementation writes
-//! one line, for logs and programs. [`Problem::report`] writes several lines in the style of a
+//! A [`Problem`] can be printed in two ways. The [`Display`](fmt::Display) implementation writes a
+//! single line, for logs and programs. [`Problem::report`] writes several lines in the style of a
 //! compiler: severity, position, message, source line and help. The module `report` collects
 //! problems and determines their positions.
 
@@ -13,7 +13,7 @@ use crate::excerpt::Excerpt;
 use crate::message::Message;
 
 /// The severity of a problem.
-// The API has its own severity type, because the crate `admin` must not depend on this crate.
+// The API has a separate severity type, because the crate `admin` must not depend on this crate.
 // `control-plane` converts between the two (`rows/refusal.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
@@ -34,9 +34,9 @@ pub struct Problem {
     /// The path of the value, such as `pool.web.backends[0].weight`. The path is empty for TOML
     /// syntax errors.
     pub field: String,
-    /// A description of the fault, in one line. It never contains a secret.
+    /// A one-line description of the fault, which never contains a secret.
     pub message: String,
-    /// A hint on how to correct the fault, in one line.
+    /// A one-line hint on how to correct the fault.
     pub help: Option<String>,
     /// The severity of the problem.
     pub severity: Severity,
@@ -114,7 +114,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All problems of a configuration, ordered by file and line. The `Display` form contains the full
+/// All problems in a configuration, ordered by file and line. The `Display` form contains the full
 /// report of each problem, with blank lines between the reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems(pub(crate) Vec<Problem>);

@@ -1,4 +1,4 @@
-//! Parses and formats quantities with a unit. In TOML they are strings, such as `"250ms"`.
+//! Parses and formats quantities with a unit. In TOML, quantities are strings such as `"250ms"`.
 //!
 //! A duration is a whole number directly followed by a unit. Ranges are checked by the module
 //! `reader`.
@@ -15,7 +15,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     number.checked_mul(*micros).map(Duration::from_micros)
 }
 
-/// Formats a duration in the largest unit that makes it a whole number. Fractions of a microsecond
+/// Formats a duration in the largest unit in which it is a whole number. Fractions of a microsecond
 /// are dropped.
 pub fn format_duration(duration: Duration) -> String {
     let micros = duration.as_micros();

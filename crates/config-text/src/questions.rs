@@ -30,10 +30,10 @@ pub enum Asked {
     Words(Vec<String>),
     /// Any string.
     Text,
-    /// A list. Its elements have their own schema entry, at a path that ends with `[]`.
+    /// A list. Its elements have a separate schema entry, at a path that ends with `[]`.
     List,
-    /// A table. Each of its values has its own schema entry. The path of that entry ends with the
-    /// key, or with `*` if keys are user-defined.
+    /// A table. Each of its values has a separate schema entry, whose path ends with the key, or
+    /// with `*` if keys are user-defined.
     Table,
 }
 
@@ -60,10 +60,11 @@ impl Question {
     }
 }
 
-/// The recorded schema: the entry of each key path. The empty path is the top level of the file.
+/// The recorded schema, which contains an entry for each key path. The empty path represents the
+/// top level of the file.
 pub type Questions = BTreeMap<Vec<String>, Question>;
 
-/// An event to record: the program read a value or a key, or finished a table.
+/// An event to record: the program has read a value or a key, or has finished a table.
 pub(crate) enum Step {
     Ask(Asked),
     Require,
@@ -71,7 +72,7 @@ pub(crate) enum Step {
     Close,
 }
 
-/// Records one event in the entry of a path.
+/// Records an event in the entry of a key path.
 pub(crate) fn keep(questions: &mut Questions, field: &Field, step: Step) {
     let question = questions.entry(field.path()).or_default();
     match step {
@@ -82,7 +83,7 @@ pub(crate) fn keep(questions: &mut Questions, field: &Field, step: Step) {
     }
 }
 
-/// Adds an accepted type. If an integer is read with several ranges, their union is kept.
+/// Adds an accepted type. If an integer is read with several ranges, keeps their union.
 fn add(kinds: &mut BTreeSet<Asked>, asked: Asked) {
     let Asked::Integer { mut least, mut most } = asked else {
         kinds.insert(asked);

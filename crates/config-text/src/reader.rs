@@ -26,13 +26,13 @@ use crate::questions::{ANY, Asked, Step};
 use crate::report::{At, Place, Report};
 use crate::words::quote;
 
-/// The parsed table of one file, or of one piece of a large file, with its byte offset.
+/// The parsed table of a file, or of one piece of a large file, with its byte offset.
 pub struct Part<'a> {
     pub(crate) base: usize,
     pub(crate) table: Spanned<DeTable<'a>>,
 }
 
-/// All files of a configuration. Sections `[KIND.NAME]` are merged from all files; other sections
+/// All files of a configuration. Sections `[KIND.NAME]` are merged from all files. Other sections
 /// may occur only once.
 pub struct Root<'a> {
     /// The report that collects problems.
@@ -66,7 +66,7 @@ impl<'a> Root<'a> {
     }
 
     /// Returns a section that must occur in exactly one of the files. If the section is missing,
-    /// the problem is reported with the help line `help`.
+    /// reports this with the help line `help`.
     pub fn required(&mut self, key: &'static str, help: &str) -> Option<Node<'a>> {
         let node = self.once(key);
         if node.is_none() {
@@ -75,13 +75,13 @@ impl<'a> Root<'a> {
         node
     }
 
-    /// Returns the sections `[KEY.NAME]` of all files, sorted by name. Invalid and duplicate names
-    /// are reported. Their sections are returned too, so that the problems inside them are found.
+    /// Returns the sections `[KEY.NAME]` of all files, sorted by name. Reports invalid and
+    /// duplicate names, but returns their sections too, so that the problems inside them are found.
     pub fn named(&mut self, key: &'static str) -> Vec<(Arc<str>, Node<'a>)> {
         let sections: Vec<_> = self.each(key).into_iter().filter_map(|node| node.section()).collect();
         let mut entries: Vec<(Arc<str>, Node<'a>)> = sections.into_iter().flat_map(Section::named).collect();
-        // The first definition of a name must be sorted last. When the entries are inserted into a
-        // map, the last entry with the same name is kept.
+        // The first definition of a name must be sorted last, because a map keeps the last of
+        // several entries with the same name.
         entries.sort_by(|(a, one), (b, other)| a.cmp(b).then(other.place.offset.cmp(&one.place.offset)));
         let mut first: Option<&(Arc<str>, Node<'a>)> = None;
         for entry in entries.iter().rev() {
@@ -97,7 +97,7 @@ impl<'a> Root<'a> {
         entries
     }
 
-    /// Reports the unknown keys of all files.
+    /// Reports the unknown keys in all files.
     pub fn finish(self) {
         for file in self.files {
             file.finish();
@@ -105,13 +105,14 @@ impl<'a> Root<'a> {
     }
 }
 
-/// One table of a file, and the keys that have been read from it.
+/// One table in a file, and the keys that have been read from it.
 pub struct Section<'a> {
     /// The report that collects problems.
     pub report: &'a Report,
     offset: usize,
     field: Arc<Field>,
-    /// The offset of the file that contains the table.
+    /// The offset of the first byte of the file that contains the table. Offsets count the bytes of
+    /// all files, one after another.
     base: usize,
     table: &'a DeTable<'a>,
     known: Vec<&'static str>,
@@ -162,8 +163,8 @@ impl<'a> Section<'a> {
         self.optional(key).and_then(read).unwrap_or(default)
     }
 
-    /// Returns the entries of a table with user-defined keys. An invalid name is reported. It is
-    /// returned in quotes to keep it distinct from all valid names.
+    /// Returns the entries of a table with user-defined keys. Reports invalid names, and returns
+    /// them in quotes to keep them distinct from valid names.
     fn named(self) -> Vec<(Arc<str>, Node<'a>)> {
         let mut entries = Vec::with_capacity(self.table.len());
         for (key, value) in self.table {
@@ -234,7 +235,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// One value of a file.
+/// One value in a file.
 pub struct Node<'a> {
     /// The report that collects problems.
     pub report: &'a Report,
@@ -292,8 +293,8 @@ impl<'a> Node<'a> {
         self.wrong((message, expected.such_as()))
     }
 
-    /// Reports that this key has no effect without another setting. `setting` names the other
-    /// setting, such as `path = "proxied"`.
+    /// Reports that this key has no effect without another setting. `setting` is the other setting,
+    /// such as `path = "proxied"`.
     pub fn needs(&self, setting: &str) {
         self.refuse((format!("{} needs {setting}", self.label()), format!("remove {}", self.label())));
     }
@@ -468,12 +469,12 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Reads the name of another section, and returns it with its position.
+    /// Reads the name of a section, and returns it with its position.
     pub fn reference(&self) -> Option<At<Arc<str>>> {
         Some(self.at(self.name()?))
     }
 
-    /// Returns the elements of a list. An empty list is reported.
+    /// Returns the elements of a list. Reports an empty list.
     pub fn items(&self, expected: impl Into<Expected>) -> Option<Vec<Node<'a>>> {
         let expected = expected.into();
         let items = self.list(expected)?;
@@ -532,7 +533,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Reads the elements of a list and returns them without duplicates. `again` is called for each
+/// Reads the elements of a list and returns them without duplicates. Calls `again` for each
 /// duplicate, to report it.
 pub fn distinct<'a, T: Ord + Clone>(
     nodes: &[Node<'a>],

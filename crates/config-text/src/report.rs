@@ -1,14 +1,14 @@
-//! The texts of all files of a configuration, and the problems found in them.
+//! The texts of all configuration files, and the problems found in them.
 //!
 //! Problems are reported with their positions (byte offset and key path), possibly from several
 //! threads. [`Report::finish`] sorts the problems and adds the files and lines. Offsets are counted
-//! across all files in the order in which they were read, so one number identifies both the file
-//! and the position in it.
+//! across all files in the order in which the files were read, so that one number identifies both a
+//! file and a position in the file.
 //!
-//! After an error, reading may continue with a default value, because [`Report::finish`] then
-//! returns an error in any case. After a syntax error the parser skips text, so a key that seems to
-//! be missing may be in the skipped text. [`Report::finish`] therefore omits missing keys,
-//! warnings, and further problems on the line of a syntax error.
+//! After an error, reading may continue with a default value, because [`Report::finish`] will
+//! return an error. After a syntax error, the parser skips text, which may contain keys that seem
+//! to be missing. [`Report::finish`] therefore omits missing keys, warnings, and further problems
+//! on the line of a syntax error.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,13 +18,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use crate::excerpt::{Excerpt, excerpt};
 use crate::field::Field;
 use crate::message::Message;
-use crate::near_miss::hint;
+use crate::near_miss::{MAX_KNOWN, hint};
 use crate::pieces;
 use crate::problem::{Problem, Problems, Severity, narrow};
 use crate::questions::{self, Questions, Step};
 use crate::words::{few, quote};
 
-/// The position of a value: its byte offset in all files, and its key path.
+/// The position of a value, which consists of its byte offset in all files and its key path.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
     /// The offset in bytes, counted across all files in the order in which they were read.
@@ -48,7 +48,7 @@ impl Place {
 /// A checked value with its position in the files.
 #[derive(Clone, Debug)]
 pub struct At<T> {
-    /// The value.
+    /// The value that was read.
     pub value: T,
     /// The position of the value.
     pub place: Place,
@@ -63,7 +63,7 @@ pub fn values<T: Clone>(list: &[At<T>]) -> Vec<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renamed {
     /// The key path. For a renamed key, this is the path of the table that contains the key. For a
-    /// renamed value, it is the path of the key that has the value. Examples: `bgp.peers.[]`,
+    /// renamed value, this is the path of the key with this value. Examples: `bgp.peers.[]`,
     /// `pool.*.kv.path`.
     pub path: &'static str,
     /// The name in earlier versions.
@@ -108,6 +108,8 @@ pub struct Text {
     /// The offset of the first byte of the file.
     pub(crate) base: usize,
     line_starts: Vec<usize>,
+    /// The number of characters before each multiple of [`STRIDE`] bytes.
+    characters: Vec<usize>,
     /// The repaired content of a file with syntax errors. The broken parts are replaced by blanks,
     /// so that offsets stay the same.
     pub(crate) repaired: OnceLock<String>,
@@ -122,11 +124,30 @@ impl Text {
         let end = self.line_starts.get(line).map_or(self.text.len(), |next| next - 1);
         (line, start..end)
     }
+
+    /// Returns the number of characters before `offset`, which is counted from the start of this
+    /// file.
+    ///
+    /// # Cost
+    /// Reads at most [`STRIDE`] bytes. A file may have many problems on one long line, so the cost
+    /// must not depend on the length of the line.
+    fn characters_before(&self, offset: usize) -> usize {
+        let number = offset / STRIDE;
+        let known = self.characters.get(number).copied().unwrap_or(0);
+        known + characters(self.text.as_bytes().get(number * STRIDE..offset).unwrap_or_default())
+    }
 }
 
-/// Collects the problems of one configuration.
+/// Returns the number of characters that start in a part of a UTF-8 text.
+fn characters(part: &[u8]) -> usize {
+    #[cfg(test)]
+    crate::steps::add(part.len());
+    part.iter().filter(|&&byte| byte & 0xc0 != 0x80).count()
+}
+
+/// Collects the problems in one configuration.
 pub struct Report {
-    /// Each cell is filled once and never moves, because parsed tables hold references to the
+    /// Each cell is filled only once and never moved, because parsed tables hold references to the
     /// texts.
     texts: Box<[OnceLock<Text>]>,
     collected: Mutex<Vec<Collected>>,
@@ -153,7 +174,7 @@ impl Report {
         Self { questions: Some(Mutex::default()), ..Self::default() }
     }
 
-    /// Adds renamed keys and values. A problem about an old name then also shows the new name.
+    /// Adds renamed keys and values. Problems about an old name then also contain the new name.
     #[must_use]
     pub fn with_renamed(self, renamed: &'static [Renamed]) -> Self {
         Self { renamed, ..self }
@@ -181,8 +202,14 @@ impl Report {
         let base = self.texts().last().map_or(0, |last| last.base + last.text.len() + 1);
         let starts = text.bytes().enumerate().filter(|&(_, byte)| byte == b'\n').map(|(at, _)| at + 1);
         let line_starts = std::iter::once(0).chain(starts).collect();
+        let characters = text.as_bytes().chunks(STRIDE).scan(0, |before, part| {
+            let here = *before;
+            *before += characters(part);
+            Some(here)
+        });
+        let characters = characters.collect();
         let (path, repaired) = (path.into(), OnceLock::new());
-        Some(free.get_or_init(|| Text { path, text, base, line_starts, repaired }))
+        Some(free.get_or_init(|| Text { path, text, base, line_starts, characters, repaired }))
     }
 
     /// Returns the files in the order in which they were added.
@@ -191,7 +218,7 @@ impl Report {
     }
 
     /// Returns `true` if the files are large enough for several threads to read them faster than
-    /// one.
+    /// one thread.
     pub fn is_large(&self) -> bool {
         pieces::is_large(self.texts().map(|text| text.text.len()).sum())
     }
@@ -212,7 +239,7 @@ impl Report {
     }
 
     /// Returns the new name of a renamed key or value. For a key, `path` is the path of the table
-    /// that contains the key. For a value, it is the path of the key that has the value.
+    /// that contains the key. For a value, it is the path of the key with this value.
     pub(crate) fn new_name(&self, path: &Field, old: &str) -> Option<&'static str> {
         let mut known = self.renamed.iter().filter(|renamed| renamed.old == old).peekable();
         known.peek()?;
@@ -230,26 +257,27 @@ impl Report {
         self.push(Ground::Value, place, message.into());
     }
 
-    /// Reports that a key or a referenced section is missing.
+    /// Reports that a key, or a section to which a key refers, is missing.
     pub fn absent(&self, place: &Place, message: impl Into<Message>) {
         self.push(Ground::Absence, place, message.into());
     }
 
     /// Reports a reference to a section that does not exist. `kind` is the kind of section in
     /// words, such as `prefix group`. The help line suggests the most similar of the `known` names,
-    /// or lists some of them.
+    /// or lists some of the known names.
     pub fn unknown<'k>(
         &self,
         name: &At<Arc<str>>,
         known: impl IntoIterator<Item = &'k Arc<str>>,
         kind: &str,
     ) {
-        let known: Vec<&str> = known.into_iter().map(|known| &**known).collect();
+        let known: Vec<&str> = known.into_iter().map(|known| &**known).take(MAX_KNOWN + 1).collect();
         let help = hint(&name.value, known.iter().copied()).unwrap_or_else(|| {
             let section = kind.to_ascii_lowercase().replace(' ', "_");
-            match known.is_empty() {
-                true => format!("add a section [{section}.{}]", name.value),
-                false => format!("known {kind}s: {}", few(known)),
+            match known.len() {
+                0 => format!("add a section [{section}.{}]", name.value),
+                1..=MAX_KNOWN => format!("known {kind}s: {}", few(known)),
+                _ => format!("add a section [{section}.{}], or use one of the known {kind}s", name.value),
             }
         });
         self.absent(&name.place, (format!("unknown {kind} {}", quote(&name.value)), help));
@@ -261,8 +289,8 @@ impl Report {
     }
 
     /// Returns a description of `place` for a message about a problem at `from`. The description
-    /// contains the key path and the line of `place`. If the two places are in different files, it
-    /// also contains the file.
+    /// contains the key path and the line of `place`. If `place` and `from` are in different files,
+    /// it also contains the file.
     pub fn name(&self, place: &Place, from: &Place) -> String {
         let (line, _) = self.position(place.offset);
         let file = |place: &Place| self.file(place.offset);
@@ -319,14 +347,14 @@ impl Report {
         merged
     }
 
-    /// Returns the line to print below a problem. Returns `None` if the line is not helpful or may
-    /// contain a secret.
+    /// Returns the line to print below a problem. Returns `None` if the line would not help the
+    /// operator or may contain a secret.
     fn excerpt(&self, one: &Collected, hidden: &[Range<usize>]) -> Option<Excerpt> {
         let offset = one.offset?;
         let (file, text) = self.file(offset)?;
         let is_first_byte = offset == text.base && matches!(one.ground, Ground::Absence | Ground::Doubt);
-        // An included file with a syntax error may not be a configuration at all. It could be a
-        // private key.
+        // An included file with a syntax error may not be a configuration at all. The file could be
+        // a private key.
         if is_first_byte || (one.ground == Ground::Syntax && file > 0) {
             return None;
         }
@@ -370,11 +398,13 @@ impl Report {
         let Some((_, text)) = self.file(offset) else { return (1, 1) };
         let offset = text.text.floor_char_boundary(offset - text.base);
         let (line, range) = text.line(offset);
-        let column = text.text.get(range.start..offset).map_or(0, |before| before.chars().count());
-        (line, column + 1)
+        (line, text.characters_before(offset) - text.characters_before(range.start) + 1)
     }
 }
 
-/// The maximum number of files in a configuration. The limit allows a separate file for each VIP of
-/// a large cluster.
+/// The distance in bytes between two file positions for which the number of preceding characters is
+/// stored.
+const STRIDE: usize = 1_024;
+/// The maximum number of files in a configuration. The limit is high enough for a separate file for
+/// each VIP of a large cluster.
 pub(crate) const MAX_FILES: usize = 1_024;

@@ -1,5 +1,5 @@
-//! Splits a text into statements, even if it is not valid TOML. A statement is a header `[...]`, or
-//! a key with its value.
+//! Splits configuration text into statements, even if the text is not valid TOML. A statement is a
+//! header `[...]`, or a key with its value.
 //!
 //! A value continues on the next line while a bracket is open. If the next line can only be a
 //! header or another key, the value ends before that line, because its closing bracket must be
@@ -28,7 +28,7 @@ pub(crate) struct Unclosed {
     pub(crate) open: usize,
 }
 
-/// Returns all statements of a text. Blank lines and comments are skipped.
+/// Returns all statements in configuration text. Blank lines and comments are skipped.
 ///
 /// # Cost
 /// Linear in the length of the text.
@@ -86,7 +86,7 @@ enum Step {
     End,
 }
 
-/// A scanner that skips a string or a comment in one step and tracks open brackets.
+/// A scanner that tracks open brackets, and skips strings and comments in one step.
 struct Scan<'t> {
     text: &'t str,
     at: usize,
@@ -95,13 +95,17 @@ struct Scan<'t> {
     last: usize,
     /// The offset and kind of each open bracket.
     open: Vec<(usize, char)>,
-    /// The first bracket that was closed by a bracket of another kind.
+    /// The number of open `[`.
+    lists: usize,
+    /// The number of open `{`.
+    tables: usize,
+    /// The first bracket that was closed by a bracket of a different kind.
     mismatch: Option<Unclosed>,
 }
 
 impl<'t> Scan<'t> {
     fn new(text: &'t str, at: usize) -> Self {
-        Self { text, at, last: at, open: Vec::new(), mismatch: None }
+        Self { text, at, last: at, open: Vec::new(), lists: 0, tables: 0, mismatch: None }
     }
 
     fn rest(&self) -> &'t str {
@@ -109,6 +113,8 @@ impl<'t> Scan<'t> {
     }
 
     fn step(&mut self) -> Step {
+        #[cfg(test)]
+        crate::steps::add(1);
         let rest = self.rest();
         let Some(first) = rest.chars().next() else { return Step::End };
         let length = match first {
@@ -117,7 +123,7 @@ impl<'t> Scan<'t> {
             _ => first.len_utf8(),
         };
         match first {
-            '[' | '{' => self.open.push((self.at, first)),
+            '[' | '{' => self.open(first),
             ']' => self.close('['),
             '}' => self.close('{'),
             _ => {}
@@ -133,12 +139,35 @@ impl<'t> Scan<'t> {
         }
     }
 
+    fn open(&mut self, bracket: char) {
+        self.open.push((self.at, bracket));
+        *self.count(bracket) += 1;
+    }
+
     fn close(&mut self, opener: char) {
-        let Some(partner) = self.open.iter().rposition(|(_, open)| *open == opener) else { return };
-        if let Some((open, _)) = self.open.get(partner + 1) {
-            self.mismatch.get_or_insert(Unclosed { at: self.last, open: *open });
+        // A bracket without a partner must not cost a search through all open brackets. With a
+        // partner, the search visits only brackets that are then removed.
+        if *self.count(opener) == 0 {
+            return;
         }
-        self.open.truncate(partner);
+        let mut inner = None;
+        while let Some((open, bracket)) = self.open.pop() {
+            #[cfg(test)]
+            crate::steps::add(1);
+            *self.count(bracket) -= 1;
+            if bracket == opener {
+                break;
+            }
+            inner = Some(open);
+        }
+        if let Some(open) = inner {
+            self.mismatch.get_or_insert(Unclosed { at: self.last, open });
+        }
+    }
+
+    /// Returns the number of open brackets of the same kind.
+    fn count(&mut self, bracket: char) -> &mut usize {
+        if bracket == '[' { &mut self.lists } else { &mut self.tables }
     }
 
     /// Returns `true` if the current line cannot belong to the value that is still open.
@@ -168,8 +197,8 @@ fn string(rest: &str, quote: char) -> usize {
     rest.len()
 }
 
-/// Returns `true` for a line such as `[name]` or `[[name.name]]`, unless the line may be a list
-/// inside a value.
+/// Returns `true` for a line such as `[name]` or `[[name.name]]` that cannot be a list inside a
+/// value.
 fn is_header(line: &str) -> bool {
     let line = line.split('#').next().unwrap_or_default().trim();
     let inside = line.strip_prefix('[').map(|rest| rest.trim_matches(['[', ']']).trim());
@@ -193,5 +222,5 @@ fn is_bare(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"_-".contains(&byte)
 }
 
-/// Words without quotes that may be elements of a list.
+/// Unquoted words that may be elements of a list.
 const VALUES: [&str; 4] = ["true", "false", "inf", "nan"];

@@ -1,10 +1,9 @@
-//! Finds all syntax errors and duplicate keys of a text that is not valid TOML. Each mistake is
+//! Finds all syntax errors and duplicate keys in text that is not valid TOML. Each mistake is
 //! reported as one error.
 //!
-//! The TOML parser continues after an error, but after an unclosed list it treats all the following
-//! text as part of the list. This module therefore replaces the statement that contains the first
-//! error by blanks, and parses the text again. A broken header is blanked together with its
-//! section. Offsets stay the same.
+//! The TOML parser continues after an error, but treats all text after an unclosed list as part of
+//! the list. This module therefore replaces the statement with the first error by blanks and parses
+//! the text again. A broken header is blanked together with its section. Offsets stay the same.
 
 use std::ops::Range;
 
@@ -31,8 +30,8 @@ pub(crate) fn repair(text: &str) -> (String, Vec<Flaw>) {
     let most = (PARSED_BYTES / text.len().max(1)).clamp(1, MOST);
     while flaws.len() < most {
         let errors = DeTable::parse_recoverable(&left).1;
-        // The parser reports duplicate keys in all of the text that it can read. Syntax errors are
-        // therefore handled before duplicate keys.
+        // The parser reports duplicate keys only in the text that it can read, so syntax errors are
+        // handled before duplicate keys.
         let Some(error) = errors.iter().min_by_key(|error| (is_twice(error), start(error, &left))) else {
             break;
         };
@@ -46,7 +45,7 @@ pub(crate) fn repair(text: &str) -> (String, Vec<Flaw>) {
             left.as_bytes().get(broken.clone()).into_iter().flatten().copied().map(blank).collect();
         left.replace_range(broken, &blanks);
     }
-    // The text after the last error was not checked, and reading it would give wrong values.
+    // The text after the last error was not checked, so reading it could return wrong values.
     if let Some(last) = flaws.last().filter(|_| flaws.len() == most) {
         left.truncate(left.floor_char_boundary(last.offset));
     }
@@ -111,8 +110,8 @@ fn section(all: &[Statement], header: usize, text: &str) -> Range<usize> {
     start..next.map_or(text.len(), |next| next.range.start)
 }
 
-/// Returns the error for a key or section that is defined twice. Its help line names the line of
-/// the first definition.
+/// Returns the error for a key or section that is defined twice. The help line of the error
+/// contains the line number of the first definition.
 fn twice(text: &str, all: &[Statement], number: usize, at: usize) -> Flaw {
     let mut paths = paths(text, all);
     let (before, here) = (paths.by_ref().take(number).collect::<Vec<_>>(), paths.next());
@@ -133,8 +132,8 @@ fn twice(text: &str, all: &[Statement], number: usize, at: usize) -> Flaw {
 
 /// Returns the earlier statement that defines the same path.
 fn first<'s>(before: &[(Vec<String>, Option<&'s Statement>)], path: &[String]) -> Option<&'s Statement> {
-    // Different elements of an array of tables may have the same keys. The last definition before
-    // this one is therefore reported as the duplicate.
+    // Different elements of an array of tables may have the same keys, so the last definition
+    // before this definition is reported as the duplicate.
     let same = before.iter().rfind(|(other, _)| other == path);
     // A key such as `a.b` also conflicts with `a = 1`.
     let part = |(other, one): &&(Vec<String>, Option<&Statement>)| {
@@ -144,8 +143,8 @@ fn first<'s>(before: &[(Vec<String>, Option<&'s Statement>)], path: &[String]) -
     same.or_else(|| before.iter().find(part)).and_then(|(_, one)| *one)
 }
 
-/// Returns each statement with its full path: the keys of the section header followed by its own
-/// keys.
+/// Returns each statement with its full path, which consists of the keys in the section header and
+/// the keys in the statement.
 fn paths<'s>(
     text: &'s str,
     all: &'s [Statement],
@@ -182,6 +181,6 @@ fn line(text: &str, offset: usize) -> usize {
 
 /// The maximum number of errors. Each error costs one parse of the whole text.
 const MOST: usize = 20;
-/// The maximum number of bytes to parse in total. The limit exists because clients can send large
-/// texts with `config put`.
+/// The maximum number of bytes to parse in total. The total is limited because clients can send
+/// large configurations with `config put`.
 const PARSED_BYTES: usize = 32 << 20;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::*;
 
-/// Reads a text with sections `[job.NAME]`. Returns the value and the problems.
+/// Reads a configuration with sections `[job.NAME]`. Returns the result of `read` and the problems.
 fn read<T>(text: &str, read: impl FnOnce(&mut Root<'_>) -> T) -> (T, Vec<String>) {
     let report = Report::default().with_renamed(&[Renamed { path: "job", old: "often", new: "every" }]);
     let parts = gather(&report, Path::new("a.toml"), text.to_owned(), &["job"], None);
@@ -265,4 +265,24 @@ fn included_files_are_merged_and_named() {
     assert_eq!(problems.len(), 2, "{problems:#?}");
     assert!(problems[0].starts_with("in/a.toml:1:27: \"../b.toml\" is outside the configuration's folder"));
     assert!(problems[1].starts_with("in/a.toml:1:40: \".?/*.txt\" is outside the configuration's folder"));
+}
+
+#[test]
+fn cost_of_many_problems_on_one_line_is_linear() {
+    let steps = |count: usize| {
+        let text = format!("x = [{}]\n", "\"\u{e9}\",".repeat(count));
+        steps::of(|| {
+            let (_, problems) = read(&text, |root| {
+                let list = root.once("x").and_then(|node| node.list("a list")).unwrap();
+                for node in list {
+                    node.number::<u8>(1..=9);
+                }
+            });
+            assert_eq!(problems.len(), count);
+            assert!(problems[1].starts_with("a.toml:1:10: "), "{}", problems[1]);
+        })
+    };
+    let few = steps(1_000);
+    let many = steps(8_000);
+    assert!(many <= 9 * few, "{few} steps, {many} steps for a line 8 times as long");
 }

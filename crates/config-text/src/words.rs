@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-/// Formats a number with a noun in the singular or plural: `1 thread`, `2 threads`, `2 addresses`.
+/// Formats a number with a singular or plural noun: `1 thread`, `2 threads`, `2 addresses`.
 #[must_use]
 pub fn count(number: impl Into<u128>, one: &str) -> String {
     let number = number.into();

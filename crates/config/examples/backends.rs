@@ -1,7 +1,7 @@
 //! Prints the VIPs of a configuration and their backends as CSV: `cargo run --example backends --
 //! sluicegate.toml`.
 //!
-//! The example does not read secrets, so it also runs on machines without the secret files.
+//! The example does not read secrets, so it also works on machines without the secret files.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -12,12 +12,12 @@ use forwarder::{Prefix, Suffix};
 
 /// Methods of a [`Node`] that read addresses and prefixes.
 pub(super) trait AddressNode {
-    /// Reads the address of a single host. `role` names the address in messages, such as `backend
-    /// address`.
+    /// Reads the address of a single host. `role` describes the address in error messages, such as
+    /// `backend address`.
     fn unicast(&self, role: &str) -> Option<IpAddr>;
-    /// Reads a prefix of a prefix group.
+    /// Reads a prefix, such as a prefix in a prefix group.
     fn prefix(&self) -> Option<Prefix>;
-    /// Reads a prefix or an address that client packets may come from.
+    /// Reads a prefix or an address from which client packets may come.
     fn source(&self, expected: Expected) -> Option<Prefix>;
 }
 
@@ -70,8 +70,8 @@ pub(super) fn prefix(text: &str) -> Result<Prefix, Message> {
     }
 }
 
-/// Reads a prefix or a single address that client packets may come from. All lengths and all
-/// addresses are accepted.
+/// Reads a prefix or a single address from which client packets may come. Any length and any
+/// address is accepted.
 pub(super) fn source(text: &str) -> Result<Prefix, PrefixFlaw> {
     let (address, length) = text.split_once('/').map_or((text, None), |(a, l)| (a, Some(l)));
     let address: IpAddr = address.parse().map_err(|_| PrefixFlaw::NoAddress)?;
@@ -107,14 +107,15 @@ fn start_of(address: IpAddr, length: u8) -> IpAddr {
 /// The reason why a source prefix is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PrefixFlaw {
-    /// The text does not contain an address. The message does not quote the text, because it may be
-    /// a secret.
+    /// The text does not contain an address. The error message does not quote the text, which may
+    /// be a secret.
     NoAddress,
-    /// The address or the length is invalid.
+    /// The address or the prefix length is invalid.
     Words { message: String, help: String },
 }
 
-/// Reads `ADDRESS/LENGTH` and checks that only the last LENGTH bits of the address are set.
+/// Reads `ADDRESS/LENGTH` and checks that no bits of the address are set except the last LENGTH
+/// bits.
 pub(super) fn suffix(text: &str) -> Result<Suffix, Message> {
     let shown = quote(text);
     let Some((address, length)) = text.split_once('/') else {
@@ -196,8 +197,8 @@ fn flaw(address: IpAddr) -> Option<(&'static str, String)> {
     }
 }
 
-/// Returns a description of the range that contains an address, such as loopback addresses. Returns
-/// `None` if the address belongs to a single host.
+/// Returns a description of the special range that contains an address, such as "loopback
+/// addresses". Returns `None` for the address of a single host.
 fn range(address: IpAddr) -> Option<&'static str> {
     Some(match flaw(address)?.0 {
         "the unspecified address" => "the unspecified address",
@@ -215,9 +216,8 @@ pub(super) const SUFFIX: Expected =
     Expected::new("an IP address, a slash, and the number of low bits to compare").example("\"0.0.0.20/7\"");
 pub(super) const PREFIX: Expected = Expected::new("an IP prefix").example("\"198.51.100.0/24\"");
 
-/// Reserved ranges that an IPv6 prefix must not contain. Each range is given by its first address.
-/// If a prefix lies inside a reserved range, the first address of the prefix is enough to detect
-/// this.
+/// Reserved ranges that an IPv6 prefix must not contain. Each range is represented by its first
+/// address. A prefix inside a reserved range is detected by its own first address.
 const RESERVED: &[(Ipv6Addr, &str)] = &[
     (Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), "IPv4-mapped addresses"),
     (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), "link-local addresses"),
@@ -364,8 +364,8 @@ mod tests {
             let _ = (unicast("address", &text), prefix(&text), suffix(&text), source(&text));
         }
 
-        /// A prefix with host bits set is reported with a help line. The help line contains the
-        /// prefix of the same length that contains the address.
+        /// A prefix with host bits set is reported with a help line that contains the correct
+        /// prefix of the same length.
         #[test]
         fn host_bits_are_answered_with_the_right_form(v4: u32, v6: u128, short in 0..=32_u8, long in 0..=128_u8) {
             let v6 = v6 | 1 << 127; // not IPv4-mapped

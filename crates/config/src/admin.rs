@@ -1,9 +1,9 @@
 //! `[admin]`: the sockets through which operators and monitoring systems access the running
 //! process.
 //!
-//! This module reads the section, and the certificate and key files that it names. All machines of
-//! the cluster have the same section. [`Config::listens`](super::Config::listens) selects the
-//! addresses that a machine listens on.
+//! This module reads the section, and the certificate and key files that it refers to. The section
+//! is the same on all machines of the cluster. [`Config::listens`](super::Config::listens) selects
+//! the addresses that a machine listens on.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -26,7 +26,7 @@ pub struct Admin {
     pub tcp: Option<AdminTcp>,
     /// `true` if clients may replace the whole configuration. Default: `false`.
     pub put: bool,
-    /// Addresses that serve metrics and liveness to any client, and no other requests. Default:
+    /// Addresses on which any client can read metrics and liveness, but nothing else. Default:
     /// none.
     pub metrics: Vec<SocketAddr>,
     /// Host names that are accepted in the `Host` header of metrics requests, in lower case, such
@@ -38,15 +38,15 @@ pub struct Admin {
 /// The Unix socket of the admin interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AdminSocket {
-    /// The path of the socket. It is absolute and has at most 107 bytes.
+    /// The path of the socket. The path is absolute and at most 107 bytes long.
     pub path: PathBuf,
     /// The group that owns the socket file. If `None`, the file has the group of the process.
     pub group: Option<Arc<str>>,
     /// The permissions of the socket file, at most 0666. Default: 0600.
     #[serde(serialize_with = "octal")]
     pub mode: u32,
-    /// `true` if the configuration does not mention the socket. If the default socket cannot be
-    /// created, the process runs without a socket.
+    /// `true` if the configuration does not contain the key `socket`. If the default socket cannot
+    /// be created, the process runs without a socket.
     #[serde(skip)]
     pub is_default: bool,
 }
@@ -68,7 +68,7 @@ impl Default for AdminSocket {
 /// The admin interface on TCP with mutual TLS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AdminTcp {
-    /// The addresses and ports of all machines of the cluster, at least one.
+    /// The addresses and ports of all machines in the cluster, at least one.
     pub listen: Vec<SocketAddr>,
     /// The server's certificate in PEM, followed by the intermediate certificates.
     #[serde(rename = "certificate_file", serialize_with = "canonical::sealed")]
@@ -76,14 +76,13 @@ pub struct AdminTcp {
     /// The private key of the server's certificate.
     #[serde(rename = "key_file")]
     pub key: PrivateKey,
-    /// The CA certificates in PEM. Each client needs a certificate that was issued by one of these
-    /// CAs.
+    /// The CA certificates in PEM. Each client needs a certificate issued by one of these CAs.
     #[serde(rename = "client_ca_file", serialize_with = "canonical::sealed")]
     pub client_ca: Arc<str>,
-    /// The names in client certificates that may change the running state. Certificates whose name
-    /// is in neither `operate` nor `configure` may only read. Default: none.
+    /// The certificate names of clients that may change the running state. Clients whose name is in
+    /// neither `operate` nor `configure` may only read. Default: none.
     pub operate: Vec<Arc<str>>,
-    /// The names in client certificates that may also replace or reload the configuration. Default:
+    /// The certificate names of clients that may also replace or reload the configuration. Default:
     /// none.
     pub configure: Vec<Arc<str>>,
 }
@@ -150,7 +149,7 @@ fn octal<S: Serializer>(mode: &u32, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&format_args!("{mode:04o}"))
 }
 
-/// Reads addresses to listen on. If `taken` already contains an address, the address is reported.
+/// Reads addresses to listen on. Reports addresses that `taken` already contains.
 fn read_listen(nodes: &[Node<'_>], taken: &mut BTreeMap<SocketAddr, Place>) -> Vec<SocketAddr> {
     let mut addresses = Vec::with_capacity(nodes.len());
     for node in nodes {
@@ -168,7 +167,7 @@ fn read_listen(nodes: &[Node<'_>], taken: &mut BTreeMap<SocketAddr, Place>) -> V
     addresses
 }
 
-/// Reads certificate names. If `taken` already contains a name, the name is reported.
+/// Reads certificate names. Reports names that `taken` already contains.
 fn read_names(nodes: &[Node<'_>], taken: &mut BTreeMap<Arc<str>, Place>) -> Vec<Arc<str>> {
     let mut names = Vec::with_capacity(nodes.len());
     for node in nodes {

@@ -1,5 +1,5 @@
-//! `announce` of a VIP: when the routes of the VIP are announced, which peers receive the routes,
-//! and which attributes the routes have.
+//! The table `announce` of a VIP, which determines when the VIP's routes are announced, which peers
+//! receive them, and which attributes they have.
 //!
 //! This module reads the table. The module `announcements` checks the names of peers and machines.
 //! The crate `control-plane` decides when a VIP is announced.
@@ -19,12 +19,11 @@ use super::canonical;
 /// The settings for the announcement of a VIP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Announce {
-    /// The number of serving backends that every service needs before the VIP is announced.
-    /// Default: 1.
+    /// The number of serving backends that each service of the VIP needs before the VIP is
+    /// announced. Default: 1.
     pub min_serving: u32,
-    /// The number of serving backends that every service of a withdrawn VIP needs before the VIP is
-    /// announced again. The value must be at least [`min_serving`](Self::min_serving), which is the
-    /// default.
+    /// The number of serving backends that each service needs before a withdrawn VIP is announced
+    /// again. The value must be at least [`min_serving`](Self::min_serving), which is the default.
     pub return_serving: u32,
     /// The attributes of the routes, except on backup machines.
     #[serde(flatten, serialize_with = "written")]
@@ -35,7 +34,7 @@ pub struct Announce {
     /// The backup machines of the VIP, which announce it with a higher MED. Default: none.
     #[serde(serialize_with = "canonical::set")]
     pub backups: Vec<Arc<str>>,
-    /// Prefixes that are announced in place of the VIP routes that they contain. Default: none.
+    /// Prefixes that are announced instead of the VIP routes inside them. Default: none.
     #[serde(serialize_with = "canonical::set")]
     pub aggregates: Vec<Prefix>,
     /// `true` if the VIP stays announced while it can be served only by remote clusters. Default:
@@ -44,7 +43,7 @@ pub struct Announce {
 }
 
 impl Announce {
-    /// Returns `true` if the peer receives the routes.
+    /// Returns `true` if `peer` receives the routes.
     pub fn is_for(&self, peer: &str) -> bool {
         self.peers.is_empty() || self.peers.iter().any(|name| &**name == peer)
     }
@@ -54,7 +53,7 @@ impl Announce {
         Self { backups: backups.into_iter().collect(), ..self.clone() }
     }
 
-    /// Returns `true` if two VIPs with the same route have the same settings for it.
+    /// Returns `true` if two VIPs that share a route have the same settings for this route.
     pub(super) fn agrees(&self, other: &Self) -> bool {
         let parts = |one: &Self| (one.attributes.clone(), one.peers.clone(), one.backups.clone());
         parts(self) == parts(other)
@@ -71,7 +70,7 @@ fn written<S: Serializer>(attributes: &Attributes, to: S) -> Result<S::Ok, S::Er
         communities: Vec<String>,
         large_communities: Vec<String>,
     }
-    let Attributes { med, local_pref, prepend, communities, large_communities } = attributes;
+    let Attributes { med, local_pref, prepend, communities, large_communities, .. } = attributes;
     Written {
         med: *med,
         local_pref: *local_pref,
@@ -131,9 +130,9 @@ impl AnnounceDraft {
     }
 }
 
-/// Reads the key `remotes`. If `min_serving` is above 1, the value `true` is rejected, because the
-/// VIP would flap. It would be withdrawn when fewer than `min_serving` backends serve, and
-/// announced again when the last backend fails.
+/// Reads the key `remotes`. Rejects `true` if `min_serving` is above 1, because the VIP would flap:
+/// it would be withdrawn when fewer than `min_serving` backends are serving, and announced again
+/// when the last backend fails.
 fn read_remotes(node: &Node<'_>, min_serving: u32) -> Option<bool> {
     let wanted = node.boolean()?;
     if wanted && min_serving > 1 {
@@ -151,14 +150,14 @@ fn read_attributes(section: &mut Section<'_>) -> (Attributes, Option<Place>) {
         med: section.optional("med").and_then(|node| node.number(0..=u32::MAX)),
         local_pref: local_pref.as_ref().and_then(|node| node.number(0..=u32::MAX)),
         prepend: section.or("prepend", 0, |node| node.number(0..=16)),
+        shutdown_prepend: 0,
         communities: communities.unwrap_or_default(),
         large_communities: large.unwrap_or_default(),
     };
     (attributes, local_pref.map(|node| node.place))
 }
 
-/// Reads a list, and returns it sorted and without duplicates. The order of the elements has no
-/// effect.
+/// Reads a list whose order has no effect, and returns it sorted and without duplicates.
 fn list<T: Ord + Clone>(
     node: &Node<'_>,
     expected: [Expected; 2],

@@ -53,8 +53,8 @@ fn families(sections: &Sections<'_>, bgp: &BgpDraft, vip: &VipDraft, announce: &
     }
 }
 
-/// Returns the message and help text for a route that no peer can carry. `whose` limits the message
-/// to one machine, or is empty.
+/// Returns the message and the help text for a route that no peer can carry. `whose` is empty, or
+/// restricts the message to the peers of one machine.
 fn not_carried(vip: &VipDraft, family: Family, route: &Prefix, whose: &str) -> (String, String) {
     let (name, key, hop) = match family {
         Family::Ipv4 => ("IPv4", "ipv4", "next_hop4"),

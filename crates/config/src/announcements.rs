@@ -37,8 +37,8 @@ pub(super) fn check(sections: &Sections<'_>, bgp: Option<Option<&BgpDraft>>, poo
     sessions::check(sections, bgp);
     announcement_checks::check(sections, bgp);
     let names: BTreeSet<&str> = bgp.peers.iter().map(|draft| &*draft.peer.name).collect();
-    // If a peer could not be read, its name may be missing from the list of peers. Unknown names
-    // are then not reported.
+    // Unknown peer names are not reported if a peer could not be read, because its name may be
+    // missing from the list of peers.
     for (_, announce) in announced(sections).filter(|_| bgp.is_whole) {
         known(sections, &announce.peers, &names, "peer");
     }
@@ -48,8 +48,8 @@ pub(super) fn check(sections: &Sections<'_>, bgp: Option<Option<&BgpDraft>>, poo
     }
 }
 
-/// Reports a `min_serving` that exceeds the number of backends in a pool of the VIP. Such a VIP
-/// would never be announced.
+/// Reports a `min_serving` that exceeds the number of backends in one of the VIP's pools, because
+/// the VIP would never be announced.
 fn serving(sections: &Sections<'_>, vip: &VipDraft, announce: &AnnounceDraft, pools: &[Arc<Pool>]) {
     let wanted = announce.min_serving.value as usize;
     for service in &vip.services {

@@ -1,8 +1,8 @@
-//! `[bgp]`: the routers that receive routes, and the sessions with them.
+//! `[bgp]`: the routers that receive routes, and the BGP sessions with these routers.
 //!
-//! All machines of the cluster have the same section. Each peer lists the machines that connect to
-//! it. The module `draft` reads the section. `sessions` and `announcement_checks` check peers
-//! against machines and VIPs.
+//! The section is the same on all machines of the cluster. Each peer lists the machines that
+//! connect to it. The module `draft` reads the section. `sessions` and `announcement_checks` check
+//! peers against machines and VIPs.
 
 mod draft;
 
@@ -23,25 +23,36 @@ pub(super) use self::draft::{BgpDraft, PeerDraft};
 pub struct Bgp {
     /// The AS number of this cluster.
     pub asn: u32,
-    /// The addresses on which machines accept connections from peers. The list contains the
+    /// The addresses on which machines accept connections from peers. The list contains the listen
     /// addresses of all machines. Default: none.
     pub listen: Vec<SocketAddr>,
-    /// When a machine drains, it announces its routes with the GRACEFUL_SHUTDOWN community,
-    /// and withdraws them after this time: up to 10 min. Default: 5 s.
+    /// The time for which a draining machine announces its routes with the GRACEFUL_SHUTDOWN
+    /// community before it withdraws them: up to 10 min. Default: 5 s.
     #[serde(serialize_with = "canonical::span")]
     pub graceful_shutdown: Duration,
-    /// How long routers keep the routes after the process has died, in whole seconds up to 10 min.
-    /// Default: 0, which disables graceful restart.
+    /// The number of copies of the AS number that are added to routes with the GRACEFUL_SHUTDOWN
+    /// community, at most 16. Default: 0.
+    pub graceful_shutdown_prepend: u8,
+    /// The time for which routers keep the routes after the process has terminated unexpectedly, in
+    /// whole seconds up to 10 min. Default: 0, which disables graceful restart.
     #[serde(serialize_with = "canonical::span")]
     pub graceful_restart: Duration,
     /// The minimum time that a withdrawn VIP must have enough serving backends before it is
     /// announced again, up to 1 h. Default: 10 s.
     #[serde(serialize_with = "canonical::span")]
     pub hold_down: Duration,
-    /// The upper limit of the hold-down time. The hold-down time doubles with each withdrawal. The
-    /// allowed range is from [`hold_down`](Self::hold_down) to 24 h. Default: 5 min.
+    /// The upper limit of the hold-down time, which doubles with each withdrawal. The allowed range
+    /// is from [`hold_down`](Self::hold_down) to 24 h. Default: 5 min.
     #[serde(serialize_with = "canonical::span")]
     pub max_hold_down: Duration,
+    /// The time in which the effect of earlier withdrawals on the hold-down halves: 1 s to 24 h.
+    /// Default: 2 min.
+    #[serde(serialize_with = "canonical::span")]
+    pub hold_down_half_life: Duration,
+    /// The duration of a forwarder stall after which routes are withdrawn, up to 1 min. During
+    /// shorter stalls, routes have the GRACEFUL_SHUTDOWN community. Default: 3 s.
+    #[serde(serialize_with = "canonical::span")]
+    pub max_stall: Duration,
     /// The amount that a backup machine adds to the MED of a VIP. Default: 1,000.
     pub backup_med: u32,
     /// All peers, in configuration order.
@@ -87,19 +98,19 @@ pub struct BgpPeer {
     pub passive: bool,
     /// The local address of the connection. Default: chosen by the kernel.
     pub source: Option<IpAddr>,
-    /// The address families to exchange. Default: both.
+    /// The address families whose routes are exchanged. Default: both.
     #[serde(serialize_with = "canonical::set")]
     pub families: Vec<Family>,
     /// The next hops of routes sent to the router.
     #[serde(flatten)]
     pub next_hops: NextHops,
-    /// The hold time. The session ends if no message arrives for this time. Default: 90 s.
+    /// The hold time, after which the session ends if no message arrives. Default: 90 s.
     #[serde(serialize_with = "canonical::span")]
     pub hold_time: Duration,
-    /// The maximum time between two connection attempts. Default: 60 s.
+    /// The maximum time between two attempts to connect. Default: 60 s.
     #[serde(serialize_with = "canonical::span")]
     pub max_retry: Duration,
-    /// The maximum number of prefixes from the router. If the router sends more, the session ends.
+    /// The maximum number of prefixes that the router may send before the session is closed.
     /// Default: no limit, because received prefixes are not stored.
     pub max_prefixes: Option<u32>,
     /// The BFD settings. Default: no BFD.
@@ -120,7 +131,7 @@ pub struct NextHops {
     pub extended: bool,
 }
 
-/// The BFD settings of a peer. They determine how fast a failure is detected.
+/// The BFD settings of a peer, which determine how fast a failure is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct BfdTimes {
     /// The interval between two BFD packets: 10 ms to 10 s. Default: 100 ms.

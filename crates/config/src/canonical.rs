@@ -1,9 +1,9 @@
 //! Serializes a checked configuration in a canonical form, which is hashed for the digest and
 //! compared by `config diff`.
 //!
-//! Configurations with equal content have the same canonical form, even if sections and files are
-//! in a different order. Durations are written as in the configuration, and lists whose order has
-//! no effect are sorted. Secrets and the content of files are replaced by their SHA-256.
+//! Configurations with the same content have the same canonical form, even if their sections and
+//! files are in a different order. Durations are written as in the configuration, and lists whose
+//! order has no effect are sorted. Secrets and the content of files are replaced by their SHA-256.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -34,7 +34,7 @@ pub(super) fn words<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok,
     to.collect_str(value)
 }
 
-/// Serializes a value as the word that represents the value in the configuration.
+/// Serializes a value as the word by which the configuration refers to it.
 pub(super) fn word<T: PartialEq, S: Serializer>(
     words: &[(&str, T)],
     value: &T,
@@ -43,13 +43,12 @@ pub(super) fn word<T: PartialEq, S: Serializer>(
     words.iter().find(|(_, meant)| meant == value).map(|(word, _)| word).serialize(to)
 }
 
-/// Serializes a list in sorted order and without duplicates, because its order has no effect.
+/// Serializes a list whose order has no effect, in sorted order and without duplicates.
 pub(super) fn set<S: Serializer>(values: &[impl Display], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(values.iter().map(ToString::to_string).collect::<BTreeSet<_>>())
 }
 
-/// Serializes a list in the sort order of its element type, because its order in the file has no
-/// effect.
+/// Serializes a list whose order has no effect, in the sort order of its element type.
 pub(super) fn sorted<S: Serializer, T: Ord + Serialize>(values: &[T], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(values.iter().collect::<BTreeSet<_>>())
 }
@@ -73,7 +72,7 @@ pub(super) fn ranges<S: Serializer>(values: &[RangeInclusive<u16>], to: S) -> Re
     to.collect_seq(values.iter().map(show))
 }
 
-/// The SHA-256 of a text that must not be shown, such as the content of a file.
+/// The SHA-256 digest of a string that must not be shown, such as the content of a file.
 #[derive(Serialize)]
 pub(super) struct Sealed {
     sha256: String,

@@ -34,13 +34,14 @@ pub struct Check {
     pub kind: CheckKind,
     /// The address to which probes are sent. Default: [`Via::Backend`].
     pub via: Via,
-    /// The time between the starts of two probes of one target: 100 ms to 1 h. Default: 2 s.
+    /// The time from the start of a probe to the start of the next probe to the same target: 100 ms
+    /// to 1 h. Default: 2 s.
     #[serde(serialize_with = "canonical::span")]
     pub interval: Duration,
-    /// The interval between probes after a probe result has contradicted the health state. It
-    /// applies until the health state is confirmed or changes. The value is between 100 ms and
-    /// `interval`, and above `timeout`. Default: a quarter of `interval`, but at least 100 ms and
-    /// 5/4 of `timeout`, and at most `interval`.
+    /// The interval between probes while the latest results contradict the health state, until the
+    /// health state is confirmed or changes. The value is between 100 ms and `interval`, and
+    /// greater than `timeout`. Default: a quarter of `interval`, but at least 100 ms and 5/4 of
+    /// `timeout`, and at most `interval`.
     #[serde(serialize_with = "canonical::span")]
     pub fast_interval: Duration,
     /// The time after which a probe without a reply fails. The minimum is 10 ms, and the value must
@@ -68,14 +69,13 @@ pub enum Via {
     Vip,
 }
 
-/// A check that pools can refer to by name. The value is `None` if the section of the check has an
-/// error.
+/// A check that pools can refer to by name. `None` if the section of the check has an error.
 pub(super) struct CheckDraft {
     pub(super) place: Place,
     pub(super) value: Option<Arc<Check>>,
 }
 
-/// Reads all checks, and returns them by name.
+/// Reads all checks. Returns a map from name to check.
 pub(super) fn read_all(root: &mut Root<'_>, outside: &Outside<'_>) -> BTreeMap<Arc<str>, CheckDraft> {
     let draft = |(name, node): (Arc<str>, Node<'_>)| {
         let value = read(&name, &node, outside).map(Arc::new);

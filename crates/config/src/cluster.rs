@@ -18,23 +18,22 @@ use super::upstream_tunnels::UpstreamTunnels;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cluster {
     name: Arc<str>,
-    /// The secret key of the hashes that select a backend.
+    /// The secret key of the hash functions that select a backend.
     #[serde(rename = "hash_key_file")]
     pub hash_key: HashKey,
     /// The number of entries in a Maglev table: a prime from 101 to 16,777,213. Default: 65,537.
     pub table_size: u32,
     /// The times after which idle flows are removed from the connection table.
     pub flow_timeouts: FlowTimeouts,
-    /// How long existing flows are still sent to a backend after a reload has removed it, up to 24
-    /// h. The drain of a machine is limited to the same time. Default: 60 s. When an operator
-    /// drains a backend, the time is not limited.
+    /// The time for which existing flows are still sent to a backend after a reload has removed the
+    /// backend, up to 24 h. The same time limits the drain of a machine, but not the drain of a
+    /// backend by an operator. Default: 60 s.
     #[serde(serialize_with = "canonical::span")]
     pub drain_time: Duration,
     /// `true` if the configuration is reloaded when one of its files changes. Default: `false`.
     pub watch: bool,
-    /// The maximum percentage of the entries of a Maglev table that a reload may move to other
-    /// backends: 0 to 99. The limit applies to each table. If `None` (the default), there is no
-    /// limit.
+    /// The maximum percentage of entries that a reload may move to other backends in any Maglev
+    /// table: 0 to 99. If `None` (the default), there is no limit.
     #[serde(serialize_with = "canonical::some_percent")]
     pub max_moved: Option<u8>,
     /// The tunnels through which upstream routers or load balancers may send packets for VIPs.
@@ -86,7 +85,7 @@ impl Cluster {
 pub(super) struct ClusterDraft {
     pub(super) place: Option<Place>,
     pub(super) value: Option<Cluster>,
-    /// The names of the checks that machines run on each other.
+    /// The names of the health checks that machines run on each other.
     pub(super) peer_checks: Vec<At<Arc<str>>>,
     /// The position of `mtu.core`.
     pub(super) core: Option<Place>,
@@ -114,14 +113,14 @@ pub struct FlowTimeouts {
     #[serde(serialize_with = "canonical::span")]
     pub new: Duration,
     /// The timeout of an established TCP flow: 10 s to 24 h. Default: 15 min. A flow is established
-    /// once it has had packets in eight different quarter-seconds. Before that, the timeout is one
-    /// eighth of this value.
+    /// once packets have arrived in eight different quarter-second intervals. Before that, the
+    /// timeout is one eighth of this value.
     #[serde(serialize_with = "canonical::span")]
     pub established: Duration,
     /// The timeout of a TCP flow after a FIN or RST: 1 s to 10 min. Default: 10 s.
     #[serde(serialize_with = "canonical::span")]
     pub closing: Duration,
-    /// The timeout of a flow of UDP or any other protocol: 1 s to 24 h. Default: 60 s.
+    /// The timeout for flows that use UDP or any other protocol: 1 s to 24 h. Default: 60 s.
     #[serde(serialize_with = "canonical::span")]
     pub udp: Duration,
 }
@@ -162,8 +161,7 @@ fn read_table_size(node: &Node<'_>) -> Option<u32> {
     ))
 }
 
-/// Returns `true` if a number is prime. For the allowed range, the function tries at most 2,048
-/// divisors.
+/// Returns `true` if a number is prime. For allowed table sizes, tries at most 2,048 divisors.
 fn is_prime(number: u32) -> bool {
     let divisors = (3..).step_by(2).take_while(|&divisor: &u32| divisor <= number / divisor);
     number == 2 || (number > 2 && number % 2 == 1 && divisors.into_iter().all(|d| !number.is_multiple_of(d)))

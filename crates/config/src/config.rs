@@ -1,4 +1,4 @@
-//! The whole configuration, with methods that combine several sections.
+//! Defines the whole configuration, with methods that combine several sections.
 //!
 //! A [`Config`] is created only by reading files, and it is read-only. All its values have
 //! therefore been checked, including public fields. Each section has its own module.
@@ -30,8 +30,8 @@ use super::{peers, source};
 pub struct Config {
     pub(super) content: Content,
     pub(super) sources: Vec<Source>,
-    /// The digest of the secrets and certificates that the configuration names. `None` if they were
-    /// not read.
+    /// The digest of the secrets and certificates to which the configuration refers, or `None` if
+    /// they were not read.
     pub(super) references: Option<[u8; 32]>,
 }
 
@@ -40,7 +40,7 @@ pub struct Config {
 pub(super) struct Content {
     pub(super) cluster: Cluster,
     pub(super) machines: Vec<Machine>,
-    /// The machines of each shard, as pools of peers.
+    /// A pool of peers for each shard, which contains the machines of the shard.
     pub(super) peers: BTreeMap<Arc<str>, Arc<Pool>>,
     pub(super) peer_checks: Vec<Arc<Check>>,
     pub(super) io: Io,
@@ -78,7 +78,7 @@ impl Config {
         self.content.machines.iter().find(|machine| machine.name() == name)
     }
 
-    /// Returns a copy in which the machine `from` is called `to`. The copy can be compared with a
+    /// Returns a copy in which the machine `from` is called `to`, for comparison with a
     /// configuration that uses the other name.
     #[must_use]
     pub fn renamed(&self, from: &str, to: &str) -> Self {
@@ -143,8 +143,8 @@ impl Config {
         self.content.pools.get(at)
     }
 
-    /// Returns everything to which packets are forwarded, except peers: the members of all pools,
-    /// and the remote clusters that VIPs name.
+    /// Returns all destinations of forwarded packets except peers: the members of all pools, and
+    /// the remote clusters that VIPs refer to.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         let remotes = self.content.vips.iter().flat_map(|vip| &vip.remote_pools).map(|remote| &remote.pool);
         self.content.pools.iter().chain(remotes).flat_map(|pool| &pool.members)
@@ -160,15 +160,15 @@ impl Config {
         &self.content.remotes
     }
 
-    /// Returns `true` if `machine` listens on this address of `[admin]`. A machine does not listen
-    /// on addresses that belong to another machine.
+    /// Returns `true` if `machine` listens on this address from `[admin]`. A machine does not
+    /// listen on addresses of other machines.
     pub fn listens(&self, machine: &Machine, address: SocketAddr) -> bool {
         let elsewhere =
             |other: &Machine| other.name() != machine.name() && other.addresses.contains(&address.ip());
         !self.content.machines.iter().any(elsewhere)
     }
 
-    /// Returns the VIPs, sorted by name. A configuration without VIPs is allowed, but gives a
+    /// Returns the VIPs, sorted by name. A configuration without VIPs is allowed, but causes a
     /// warning.
     pub fn vips(&self) -> &[Vip] {
         &self.content.vips
@@ -189,8 +189,8 @@ impl Config {
         &self.sources
     }
 
-    /// Returns `true` if `other` has the same files and the same content. A reload then keeps the
-    /// generation number.
+    /// Returns `true` if `other` has the same files with the same content, in which case a reload
+    /// keeps the generation number.
     #[must_use]
     pub fn is_same_text_as(&self, other: &Self) -> bool {
         self.sources == other.sources && self.digest() == other.digest() && self == other

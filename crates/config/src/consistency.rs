@@ -1,8 +1,9 @@
 //! Checks names, addresses and ports across sections.
 //!
 //! The checks use the flattened pools, and the values from the files with their positions. If two
-//! values conflict, the later one is reported, and the message or its help line names the line of
-//! the other. The modules `flatten` and `groups` check nested pools and prefix groups.
+//! values conflict, the problem is reported at the later value, and the message or its help line
+//! contains the line number of the earlier value. The modules `flatten` and `groups` check nested
+//! pools and prefix groups.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -25,6 +26,7 @@ impl Sections<'_> {
         let addresses = self.machines.iter().flat_map(|machine| &machine.addresses);
         each_once(self, addresses, "address");
         self.backends();
+        self.backends_on_machines();
         self.vip_addresses();
         self.services();
         super::groups::check(self);
@@ -73,6 +75,24 @@ impl Sections<'_> {
         }
     }
 
+    /// Reports a backend that has the address of a machine. The machine cannot send packets to
+    /// itself, because its XDP program only handles packets that arrive on an interface.
+    fn backends_on_machines(&self) {
+        let machines: HashMap<IpAddr, &Arc<str>> = self
+            .machines
+            .iter()
+            .flat_map(|machine| machine.addresses.iter().map(|own| (own.value, &machine.name)))
+            .collect();
+        for backend in self.all_backends() {
+            let Some(machine) = machines.get(&backend.address.value) else { continue };
+            let name = quote(&backend.name.value);
+            let message = format!("backend {name} has the address of machine \"{machine}\"");
+            let help =
+                "a load balancer cannot send packets to itself; run the backend on a different machine";
+            self.report.error(&backend.address.place, (message, help));
+        }
+    }
+
     fn vip_addresses(&self) {
         let machines = self.machines.iter().flat_map(|m| &m.addresses);
         let vips: BTreeSet<IpAddr> =
@@ -95,7 +115,7 @@ impl Sections<'_> {
         }
     }
 
-    /// Reports a port that belongs to two services of one address. The port `any` means all ports
+    /// Reports ports that two services of the same address list. The value `any` means all ports
     /// that no other service lists.
     fn services(&self) {
         let mut claims: BTreeMap<(Address<'_>, u8, bool), Vec<Claim<'_>>> = BTreeMap::new();
@@ -160,8 +180,7 @@ impl Sections<'_> {
         self.report.error(&second.service.place, (message, format!("the other service is {first}")));
     }
 
-    /// Reports machines that have no source address for an outer header. A machine needs one source
-    /// address for each address family of its outer headers.
+    /// Reports machines that lack a source address for an address family of their outer headers.
     fn outer_families(&self) {
         for pool in self.pools.values() {
             let Some(encapsulation) = self.encapsulation(pool.encapsulation.as_ref()) else { continue };
@@ -246,7 +265,7 @@ impl Sections<'_> {
         self.fallback_rings();
     }
 
-    /// Reports each cycle of fallbacks once, for the pool of the cycle that sorts first by name.
+    /// Reports each cycle of fallbacks once, at the alphabetically first pool of the cycle.
     fn fallback_rings(&self) {
         let mut done: BTreeSet<&str> = BTreeSet::new();
         for start in self.pools.keys() {
@@ -321,7 +340,7 @@ impl Sections<'_> {
     }
 }
 
-/// An address or suffix of a VIP.
+/// A VIP's address or suffix.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Address<'d> {
     Exact(IpAddr),
@@ -346,7 +365,7 @@ fn addresses(vip: &VipDraft) -> impl Iterator<Item = Address<'_>> {
     exact.chain(suffixes)
 }
 
-/// The ports that one service uses for one address and protocol.
+/// The ports of one service for one address and protocol.
 struct Claim<'d> {
     ports: RangeInclusive<u16>,
     service: &'d ServiceDraft,

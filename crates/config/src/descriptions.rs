@@ -12,7 +12,7 @@ use serde_json::Value;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Description {
     pub(crate) text: String,
-    /// The default value. `None` if the default depends on other keys or is part of the
+    /// The default value. `None` if the default value depends on other keys or is stated in the
     /// description.
     pub(crate) default: Option<Value>,
     /// `true` if a change needs a restart.

@@ -1,8 +1,8 @@
 //! Reads all sections and builds the configuration from them.
 //!
 //! First all sections are read from the parsed files. Then the sections are checked against each
-//! other, and missing sections are reported. This order makes it possible to report every problem
-//! in one run. The checks across sections are in the modules `consistency` and `announcements`.
+//! other, and missing sections are reported. This order allows all problems to be reported in one
+//! run. The modules `consistency` and `announcements` check sections against each other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ impl<'r> Drafts<'r> {
 }
 
 impl Sections<'_> {
-    /// Returns the remote clusters that a VIP names, as pools.
+    /// Returns pools of the remote clusters that a VIP refers to.
     fn remote_pools(&self, vip: &VipDraft, groups: &[Arc<PrefixGroup>]) -> Vec<RemotePool> {
         let group =
             vip.group.as_ref().and_then(|named| groups.iter().find(|known| known.name == named.value));

@@ -1,8 +1,9 @@
 //! `[encapsulation.NAME]`: how packets are sent to a backend.
 //!
 //! Pools refer to an [`Encapsulation`] by its name. Four encapsulations are built in, named `gre`,
-//! `ipip`, `gue` and `l2`. A section that redefines a built-in encapsulation must keep its kind.
-//! The crate `packet` writes the headers, and `forwarder` chooses a source address for each flow.
+//! `ipip`, `gue` and `l2`. A section that redefines a built-in encapsulation must have the same
+//! kind. The crate `packet` writes the headers, and `forwarder` chooses a source address for each
+//! flow.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use forwarder::{Prefix, TooBig};
 use super::address::AddressNode;
 use super::canonical;
 
-/// An encapsulation: the way in which packets are sent to a backend.
+/// The encapsulation of packets that are sent to a backend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Encapsulation {
     /// The name that pools use to refer to the encapsulation.
@@ -26,7 +27,7 @@ pub struct Encapsulation {
     #[serde(flatten, serialize_with = "canonical_kind")]
     pub kind: packet::Encapsulation,
     /// The prefixes from which the outer source address of each flow is chosen, at most one per
-    /// address family. Without a prefix, the source is the address of the machine.
+    /// address family. Without a prefix, the outer source address is the address of the machine.
     #[serde(serialize_with = "canonical::set")]
     pub source_prefixes: Vec<Prefix>,
     /// `true` if outer IPv4 headers have the DF flag. Default: `true`.
@@ -51,8 +52,8 @@ fn canonical_too_big<S: Serializer>(value: &TooBig, to: S) -> Result<S::Ok, S::E
 }
 
 impl Encapsulation {
-    /// Returns `true` if the outer headers for an address family need one of the machine's
-    /// addresses as their source.
+    /// Returns `true` if outer headers of an address family need one of the machine's addresses as
+    /// their source.
     pub(super) fn needs_machine_address(&self, ipv4: bool) -> bool {
         let given = self.source_prefixes.iter().any(|p| p.address().is_ipv4() == ipv4);
         self.kind != packet::Encapsulation::L2 && !given
@@ -70,15 +71,15 @@ impl Encapsulation {
     }
 }
 
-/// An encapsulation that pools can refer to by name. The value is `None` if the section of the
-/// encapsulation has an error.
+/// An encapsulation that pools can refer to by name. `None` if the section of the encapsulation has
+/// an error.
 pub(super) struct EncapsulationDraft {
     /// The position of the section. `None` for a built-in encapsulation.
     pub(super) place: Option<Place>,
     pub(super) value: Option<Arc<Encapsulation>>,
 }
 
-/// Returns all encapsulations by name: the configured and the built-in ones.
+/// Returns all configured and built-in encapsulations by name.
 pub(super) fn read_all(root: &mut Root<'_>) -> BTreeMap<Arc<str>, EncapsulationDraft> {
     let mut all = BTreeMap::new();
     for (name, kind) in KINDS {

@@ -1,11 +1,11 @@
-//! Flattens nested pools: gives each pool one list of all its backends.
+//! Flattens nested pools, so that each pool has a single list of all its backends.
 //!
-//! Weights are multiplied along a path of nested pools, and the results of all paths are added.
+//! Weights are multiplied along each path of nested pools, and the products of all paths are added.
 //! Weights are never normalized. A member keeps the encapsulation of the pool that lists it. In
 //! addition to its own checks, a pool inherits the checks of the pools that contain it.
 //!
-//! Invariant: each pool is flattened once, after all pools inside it, without recursion. This
-//! bounds the cost even for long chains of pools and for pools that are nested in many ways.
+//! Invariant: each pool is flattened once, after all pools inside it, without recursion. This order
+//! bounds the cost even for long chains of pools, and for pools with many paths between them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Sections<'_> {
     }
 
     /// Returns the checks of every pool: its own checks, and the checks of the pools that contain
-    /// it. A pool comes later in `order` than the pools inside it.
+    /// it. In `order`, each pool comes after the pools inside it.
     fn hand_down<'s>(&self, order: &[(&'s str, Vec<&'s PoolReference>)]) -> BTreeMap<&'s str, Checks> {
         let mut all: BTreeMap<&str, Checks> = BTreeMap::new();
         for (name, _) in order {
@@ -105,8 +105,8 @@ impl Sections<'_> {
     /// to unknown pools and references that close a cycle are dropped.
     fn order(&self) -> Vec<(&str, Vec<&PoolReference>)> {
         let mut ordered = Vec::with_capacity(self.pools.len());
-        // A pool without an entry has not been visited. The entry is `false` while the pool is on
-        // the current path, and `true` when the pool is finished.
+        // Unvisited pools have no entry. The entry is `false` while the pool is on the current
+        // path, and `true` when the pool is finished.
         let mut states: BTreeMap<&str, bool> = BTreeMap::new();
         for (start, draft) in &self.pools {
             if states.contains_key(&**start) {
@@ -165,8 +165,9 @@ impl Sections<'_> {
                     self.report.error(&reference.pool.place, (message, help));
                     u32::MAX
                 });
-                // The checks come from the pool that lists the backend directly. A backend listed
-                // by only one pool has the same health state in all pools that contain this pool.
+                // The checks are taken from the pool that lists the backend directly. If only one
+                // pool lists a backend, the backend therefore has the same health state in all
+                // pools.
                 let first = known.filter(|other| other.leaf <= member.leaf).unwrap_or(member);
                 let member = Member { weight, ..first.clone() };
                 members.insert(Arc::clone(&member.backend.name), member);
@@ -240,6 +241,6 @@ impl<'d> Step<'d> {
     }
 }
 
-/// The maximum number of checks for a pool, including inherited ones.
+/// The maximum number of checks for a pool, including inherited checks.
 const MAX_CHECKS: usize = 64;
 const MAX_MEMBERS: usize = 1 << 22;

@@ -1,7 +1,7 @@
 //! Checks prefix groups against each other, against the VIPs that use them, and against the size of
-//! the XDP filter.
-//! Prefixes of different groups may overlap, and the longest match wins. A prefix that occurs twice
-//! is an error. The module `consistency` checks services that have the same suffix and ports.
+//! the XDP filter. Prefixes of different groups may overlap: the longest match takes precedence. A
+//! prefix that occurs twice is an error. The module `consistency` checks services that have the
+//! same suffix and ports.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use super::prefix_group::GroupDraft;
 use super::sections::{Sections, each_once, is_flawed};
 use super::vip::VipDraft;
 
-/// Runs all checks of prefix groups.
+/// Runs all checks on prefix groups.
 pub(super) fn check(sections: &Sections<'_>) {
     prefixes_once(sections);
     suffixes_fit(sections);
@@ -61,8 +61,8 @@ fn fits(sections: &Sections<'_>, group: &GroupDraft, suffix: &At<Suffix>) {
     }
 }
 
-/// Warns about a VIP address that also belongs to a machine. The kernel receives packets for
-/// machine addresses, so the VIP does not work at that address.
+/// Warns about a VIP address that also belongs to a machine. Packets to machine addresses go to the
+/// kernel, so the VIP does not work at that address.
 fn own_addresses(sections: &Sections<'_>) {
     for address in sections.machines.iter().flat_map(|machine| &machine.addresses) {
         let Some((vip, suffix)) = vip_of(sections, address.value) else { continue };
@@ -75,8 +75,8 @@ fn own_addresses(sections: &Sections<'_>) {
     }
 }
 
-/// Returns the VIP that matches an address. The longest prefix wins, then the longest suffix, as in
-/// the packet threads.
+/// Returns the VIP that matches an address. The longest prefix takes precedence, followed by the
+/// longest suffix, as in packet threads.
 fn vip_of<'s>(sections: &'s Sections<'_>, address: IpAddr) -> Option<(&'s VipDraft, Suffix)> {
     let prefixes = sections.groups.iter().flat_map(|(name, group)| {
         group.prefixes.iter().filter(|at| at.value.contains(address)).map(move |at| (at.value.length(), name))
@@ -99,7 +99,7 @@ fn unused(sections: &Sections<'_>) {
 }
 
 /// Warns if a machine has more prefixes than fit into its XDP filter. The filter then contains
-/// wider prefixes, and also diverts packets for addresses without a VIP from the kernel.
+/// wider prefixes, and packets to addresses without a VIP no longer reach the kernel.
 fn room(sections: &Sections<'_>) {
     let shards: BTreeSet<Option<&Arc<str>>> =
         sections.machines.iter().map(|machine| machine.shard.as_ref()).collect();
@@ -135,5 +135,5 @@ fn room_for(sections: &Sections<'_>, groups: &[&GroupDraft], shard: Option<&Arc<
     sections.report.warning(&place, (message, help));
 }
 
-/// The maximum number of widened prefixes that are listed in a warning.
+/// The maximum number of widened prefixes that a warning lists.
 const NAMED: usize = 8;

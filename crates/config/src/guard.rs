@@ -1,8 +1,8 @@
-//! `allow`, `deny` and `limits` of a VIP: which clients may use it, and how many new flows they may
-//! open.
+//! The keys `allow`, `deny` and `limits` of a VIP, which determine the allowed clients and the
+//! number of new flows that they may open.
 //!
-//! This module reads the keys of `[vip.NAME]`, and the module `lists` the files that they name. The
-//! crate `forwarder` enforces them.
+//! This module reads the keys of `[vip.NAME]`, and the module `lists` reads the files that they
+//! refer to. The crate `forwarder` enforces the lists and limits.
 //!
 //! Invariant: an allow list is never empty. An empty list would reject all clients, and is usually
 //! the result of a partially written file.
@@ -51,7 +51,7 @@ impl Guard {
     }
 }
 
-/// Source prefixes from the configuration, and from the files that it names.
+/// The source prefixes that are listed in the configuration or in prefix list files.
 #[derive(Clone, Debug, Serialize)]
 pub struct SourceList {
     #[serde(serialize_with = "digests")]
@@ -59,7 +59,7 @@ pub struct SourceList {
 }
 
 impl SourceList {
-    /// Returns all prefixes, sorted within each file. A prefix that occurs in two files is returned
+    /// Returns all prefixes, sorted within each file. Prefixes that occur in two files are returned
     /// twice.
     pub fn prefixes(&self) -> impl Iterator<Item = (IpAddr, u8)> {
         let all = self.parts.iter().flat_map(|part| part.prefixes.iter());
@@ -76,14 +76,14 @@ impl SourceList {
         self.len() == 0
     }
 
-    /// Returns one SHA-256 for the prefixes in the configuration and one for each file. Together
-    /// they identify the list.
+    /// Returns the SHA-256 of the prefixes in the configuration and of each file. Together, these
+    /// digests identify the content of the list.
     pub fn digests(&self) -> Vec<[u8; 32]> {
         self.parts.iter().map(|part| part.digest).collect()
     }
 
     /// Reads one list, and returns it with the node of its first key. Returns `None` if the section
-    /// has neither key, or if a file could not be read.
+    /// has neither of the two keys, or if a file could not be read.
     fn read<'a>(
         section: &mut Section<'a>,
         [inline, files]: [&'static str; 2],
@@ -97,7 +97,7 @@ impl SourceList {
             None => {}
         }
         let first = inline.or(files)?;
-        // If a file could not be read, the problem was reported, and the list is not checked
+        // If a file could not be read, this was already reported, and the list is not checked
         // further.
         let parts = parts.into_iter().collect::<Option<_>>()?;
         Some((Self { parts }, first))
@@ -123,7 +123,7 @@ fn read_inline(node: &Node<'_>) -> Option<Arc<Block>> {
     Some(Arc::new(Block::new(read.into_iter().collect::<Option<_>>()?)))
 }
 
-/// The limits for new flows of a VIP.
+/// The limits on new flows to a VIP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// The maximum number of new flows per second from all sources together: 1 to 10,000,000.

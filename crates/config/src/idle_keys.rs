@@ -1,9 +1,9 @@
 //! Warns about pool keys that have no effect.
 //!
 //! The keys `fallback`, `max_down` and `kv` have an effect only in pools that a VIP or a fallback
-//! names. The key `slow_start` also has an effect in pools that list backends directly. Pools that
-//! no VIP uses get a separate warning. The keys are used by `compile::index::reach` and
-//! `Controller::start_slowly`.
+//! refers to. The key `slow_start` also has an effect in pools that list backends directly. A
+//! separate warning is reported for pools that no VIP uses. The keys are used by
+//! `compile::index::reach` and `Controller::start_slowly`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,8 +41,8 @@ pub(super) fn check(sections: &Sections<'_>) {
     }
 }
 
-/// Returns the pools that are nested in the pools `named`. Each entry maps a nested pool to the
-/// outermost pool that contains it.
+/// Returns a map from each pool that is nested in one of the pools `named` to the outermost pool
+/// that contains it.
 fn holders<'s>(sections: &'s Sections<'_>, named: &BTreeSet<&'s str>) -> BTreeMap<&'s str, &'s str> {
     let mut holders = BTreeMap::new();
     let mut next: Vec<(&str, &str)> = named.iter().rev().map(|name| (*name, *name)).collect();

@@ -1,7 +1,7 @@
-//! `[io]`: how packets get into and out of the process. Changes need a restart.
+//! `[io]`: how the process receives and sends packets. Changes need a restart.
 //!
-//! The crate `datapath` has the sockets and threads. At startup the process checks whether the NIC
-//! supports the settings.
+//! The crate `datapath` implements sockets and threads. At startup the process checks whether the
+//! NIC supports the settings.
 
 use std::num::NonZeroU16;
 use std::ops::RangeInclusive;
@@ -19,18 +19,19 @@ use super::ports::{read_range, show};
 pub struct Io {
     /// The kernel interface for packets. Default: [`IoMode::AfXdp`].
     pub mode: IoMode,
-    /// The method that distributes packets to packet threads. Default: [`Steering::Hardware`].
+    /// The method by which packets are distributed to packet threads. Default:
+    /// [`Steering::Hardware`].
     pub steering: Steering,
     /// The number of packet threads for software steering: 1 to 64. `None` for
     /// [`Steering::Hardware`].
     pub threads: Option<NonZeroU16>,
-    /// The method that determines the destination MAC address of frames. Default:
+    /// The method by which the destination MAC address of frames is determined. Default:
     /// [`NextHop::Resolve`].
     pub next_hop: NextHop,
     /// The number of flows in the connection table of one packet thread: 1,024 to 268,435,456. Each
     /// flow takes 16 bytes. Default: 1,000,000.
     pub flows_per_thread: usize,
-    /// The behavior of a packet thread that has no packets.
+    /// The behavior of a packet thread while no packets arrive.
     pub idle: Idle,
     /// The number of packets that the NIC driver receives in one busy-polling system call of a
     /// packet thread: 1 to 1,024. If `None` (the default), the driver receives packets in
@@ -40,14 +41,14 @@ pub struct Io {
     /// Default: all queues. With [`IoMode::AfPacket`] this is the number of packet threads, and the
     /// default is the queue count of the interface with the most queues.
     pub queues: Option<u32>,
-    /// The number of UMEM frames of each queue: a power of two from 512 to 65,536. Default: 4,096.
+    /// The number of UMEM frames for each queue: a power of two from 512 to 65,536. Default: 4,096.
     pub frames_per_queue: u32,
     /// The size of a UMEM frame in bytes, which limits the packet length: 2,048 or 4,096. Default:
     /// 2,048.
     pub frame_size: u32,
     /// The maximum number of packets in a batch: 1 to 256. Default: 64.
     pub batch: usize,
-    /// The action for packets that arrive at a queue without a socket. Default: [`NoSocket::Pass`].
+    /// The action for packets that arrive on a queue without a socket. Default: [`NoSocket::Pass`].
     #[serde(serialize_with = "canonical_no_socket")]
     pub no_socket: NoSocket,
     /// The maximum number of VIP addresses in the XDP filter: 1 to 1,048,576. Default: 4,096.
@@ -55,7 +56,7 @@ pub struct Io {
     /// The number of source prefixes for which one packet thread tracks rates: 1,024 to 16,777,216.
     /// Each prefix takes 16 bytes. Default: 65,536.
     pub limit_sources: usize,
-    /// The sizes and limits of the fragment tables.
+    /// The size and limits of each fragment table.
     pub fragments: Fragments,
     /// The ICMP rate limits of a packet thread.
     pub icmp: Icmp,
@@ -83,8 +84,7 @@ pub struct Icmp {
     pub errors_per_source: u32,
 }
 
-/// The limits of the fragment table of one packet thread (Eisenbud et al., *Maglev*, NSDI 2016,
-/// §4.3).
+/// The limits of a packet thread's fragment table (Eisenbud et al., *Maglev*, NSDI 2016, §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Fragments {
     /// The maximum number of fragmented datagrams in the table: 64 to 16,777,216. Default: 16,384.
@@ -99,7 +99,7 @@ pub struct Fragments {
 }
 
 /// The kernel interface through which frames are received and sent.
-// `datapath` has its own type, because it does not depend on this crate. The type cannot be in
+// `datapath` has its own type, because it does not depend on this crate. The type is not in
 // `forwarder`, on which both crates depend, because `forwarder` does not use sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -111,7 +111,7 @@ pub enum IoMode {
     AfPacket,
 }
 
-/// The method that distributes packets to packet threads.
+/// The method by which packets are distributed to packet threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Steering {
@@ -122,7 +122,7 @@ pub enum Steering {
     Software,
 }
 
-/// The method that determines the destination MAC address of frames.
+/// The method by which the destination MAC address of frames is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NextHop {
@@ -158,14 +158,14 @@ fn canonical_no_socket<S: Serializer>(value: &NoSocket, to: S) -> Result<S::Ok, 
     canonical::word(&NO_SOCKET, value, to)
 }
 
-/// The behavior of a packet thread that has no packets.
+/// The behavior of a packet thread while no packets arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Idle {
-    /// How long a thread without packets polls before it performs the action `then`: up to 1 s.
-    /// Default: 50 us.
+    /// The time for which a thread without packets polls before it performs the action `then`: up
+    /// to 1 s. Default: 50 us.
     #[serde(serialize_with = "canonical::span")]
     pub spin: Duration,
-    /// The action after the polling time. Default: [`IdleThen::Sleep`].
+    /// The action of the thread after that time. Default: [`IdleThen::Sleep`].
     pub then: IdleThen,
 }
 
@@ -175,7 +175,7 @@ pub struct Idle {
 pub enum IdleThen {
     /// The thread sleeps in `poll` until a packet arrives.
     Sleep,
-    /// The thread continues to poll. This uses a whole core, but avoids the wake-up delay.
+    /// The thread continues to poll, which uses a whole core but avoids the wake-up delay.
     Spin,
 }
 
@@ -343,8 +343,8 @@ fn canonical_ports<S: Serializer>(value: &RangeInclusive<u16>, to: S) -> Result<
     to.collect_str(&show(value))
 }
 
-/// Busy polling is rejected for packet sockets, because the kernel can deliver packets to such a
-/// socket on any thread.
+/// Busy polling is rejected for packet sockets, because the kernel can deliver the packets of a
+/// queue to the socket of any thread.
 fn read_busy_poll(node: &Node<'_>, mode: IoMode) -> Option<NonZeroU16> {
     match mode {
         IoMode::AfXdp => node.number(1..=1_024).and_then(NonZeroU16::new),
@@ -375,7 +375,7 @@ fn read_frame_size(node: &Node<'_>) -> Option<u32> {
 }
 
 const NO_SOCKET: [(&str, NoSocket); 2] = [("pass", NoSocket::Pass), ("drop", NoSocket::Drop)];
-/// The maximum number of packet threads. Each pair of threads has its own rings, so memory use
+/// The maximum number of packet threads. Each pair of threads has separate rings, so memory use
 /// grows with the square of this number.
 const MOST_THREADS: u16 = 64;
 const THREADS: Expected = Expected::new("the number of packet threads, from 1 to 64").example("4");

@@ -1,9 +1,9 @@
 //! Checks keyed pools. Rejects settings that would silently move keys to other backends: slow
 //! starts, fallbacks, remote clusters and TCP services.
 //!
-//! A pool is keyed if it has a `kv` table and a UDP service uses it, or if the routes or failover
-//! of a keyed pool name it. This module also determines the names of backends on a ketama ring. The
-//! module `kv` reads the table.
+//! A pool is keyed if it has a `kv` table and is used by a UDP service, or if the routes or the
+//! failover of a keyed pool refer to it. This module also determines the names of backends on a
+//! ketama ring. The module `kv` reads the table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -68,8 +68,7 @@ fn servers(sections: &Sections<'_>, flattened: &[Arc<Pool>], name: &str) -> usiz
     names.len()
 }
 
-/// Rejects slow start and fallback. With these settings, a key would be served by one backend first
-/// and by a different backend later.
+/// Rejects slow start and fallback, which would move keys from one backend to another.
 fn moves_keys(sections: &Sections<'_>, pool: &PoolDraft) {
     let refuse = |place, key: &str| {
         let message = format!("a keyed pool cannot have \"{key}\"");
@@ -115,8 +114,8 @@ fn by_key(sections: &Sections<'_>, vip: &VipDraft, service: &ServiceDraft) {
 /// The ports on which clients access the servers of a ring. `None` represents a range of ports.
 pub(super) type RingPorts = BTreeSet<Option<u16>>;
 
-/// Returns the pools with a ketama ring. The result contains the pools with a ketama `hash`, and
-/// the pools named in their routes and failover.
+/// Returns the pools with a ketama ring: the pools with a ketama `hash`, and the pools in their
+/// routes and failover.
 pub(super) fn rings<'s>(sections: &'s Sections<'_>) -> BTreeMap<&'s str, RingPorts> {
     let mut rings: BTreeMap<&str, RingPorts> = BTreeMap::new();
     for (name, pool) in &sections.pools {
@@ -191,8 +190,8 @@ fn only_port(ports: &RingPorts) -> Option<u16> {
     }
 }
 
-/// Returns the default ring name of a server: its address, and the port unless it is the memcached
-/// port.
+/// Returns the default ring name of a server: its address, followed by the port unless it is the
+/// memcached port.
 fn default_name(address: IpAddr, port: u16) -> Arc<str> {
     let name = if port == MEMCACHED_PORT { address.to_string() } else { format!("{address}:{port}") };
     name.into()

@@ -1,6 +1,7 @@
-//! `kv` of a pool: sends each request of a key-value client to the server that stores the key.
+//! The table `kv` of a pool, with which each request of a key-value client is sent to the server
+//! that stores the key.
 //!
-//! The module reads the table into [`Kv`]. UDP services of the pool then choose a backend for each
+//! This module reads the table into [`Kv`]. UDP services of such a pool choose a backend for each
 //! request. The module `keyed` checks the pool and its VIPs, and the crate `kv-switch` parses
 //! requests. Sources: AppSwitch and SmartSwitch (MemSwitch).
 
@@ -17,41 +18,41 @@ use super::kv_cache::KvCache;
 use super::kv_replicas::KvReplicas;
 use super::upstream_tunnels::read_sources;
 
-/// The settings of a keyed pool: how it parses requests, and how it chooses a backend for each
-/// request.
+/// The settings of a keyed pool, which determine how requests are parsed and how a backend is
+/// chosen for each request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Kv {
     /// The protocol of the requests. The protocol determines the position of the key in a request.
     /// Required.
     pub protocol: KvProtocol,
-    /// The clients that may send requests. Other requests are dropped. At least one prefix is
-    /// required.
+    /// The clients that may send requests, at least one prefix. Requests from other clients are
+    /// dropped.
     #[serde(serialize_with = "canonical::set")]
     pub clients: Vec<Prefix>,
     /// `true` if `clients` may contain a prefix that covers all addresses of a family. Default:
     /// `false`.
     pub any_client: bool,
-    /// Keys that are stored in other pools, without duplicates. An exact key takes precedence over
-    /// prefixes, and a longer prefix over a shorter one. Default: none.
+    /// The keys that are stored in other pools, without duplicates. An exact key takes precedence
+    /// over prefixes, and a longer prefix takes precedence over a shorter prefix. Default: none.
     #[serde(serialize_with = "canonical::sorted")]
     pub routes: Vec<KvRoute>,
-    /// The pools named in routes and failover, sorted by name and without duplicates.
+    /// The pools in routes and failover, sorted by name and without duplicates.
     #[serde(skip)]
     pub pools: Vec<Arc<str>>,
-    /// The destination of requests while the backend of their key is down. Default:
+    /// The destination of a request while the backend that stores its key is down. Default:
     /// [`Failover::Next`].
     pub failover: Failover,
     /// The maximum lifetime of a value that is stored on another backend during failover, in whole
     /// seconds. If `None`, the lifetime requested by the client applies. Default: 10 s. The value
-    /// is `None` with [`Failover::Nowhere`], and for protocols other than memcached, where the
-    /// expiry time is not known.
+    /// is `None` with [`Failover::Nowhere`], and for protocols other than memcached, whose expiry
+    /// times are not parsed.
     #[serde(serialize_with = "canonical::some_span")]
     pub failover_ttl: Option<Duration>,
     /// The maximum number of keys in a request: 1 to 32. Default: 32.
     pub max_keys: u8,
-    /// The hash that maps keys to backends. Default: [`KvHash::Maglev`].
+    /// The hash function that maps keys to backends. Default: [`KvHash::Maglev`].
     pub hash: KvHash,
-    /// The action that is taken when a server is up again, before it receives requests. Default:
+    /// The action when a server is up again, before it receives requests. Default:
     /// [`Rejoin::Flush`] for memcached, otherwise [`Rejoin::Serve`].
     pub rejoin: Rejoin,
     /// The path of requests and replies. Default: [`KvPath::Direct`].
@@ -59,8 +60,8 @@ pub struct Kv {
     /// The settings for requests whose keys belong to several backends. If `None`, such requests
     /// are rejected. The protocols `header` and `offset` always reject such requests.
     pub gather: Option<KvGather>,
-    /// The settings of the cache from which this machine replies to reads of hot keys. If `None`
-    /// (the default), there is no cache.
+    /// The settings of the cache from which this machine answers reads of hot keys. If `None` (the
+    /// default), there is no cache.
     pub cache: Option<KvCache>,
     /// The settings for replication of keys. If `None` (the default), each key is stored on one
     /// backend.
@@ -122,11 +123,12 @@ pub struct KvGather {
     /// Default: 20 ms.
     #[serde(serialize_with = "canonical::span")]
     pub timeout: Duration,
-    /// The reply if a backend does not reply in time. Default: [`KvMissing::Silent`].
+    /// The reply that the client receives if a backend does not reply in time. Default:
+    /// [`KvMissing::Silent`].
     pub missing: KvMissing,
 }
 
-/// The reply to the client if a backend does not reply in time.
+/// The reply that the client receives if a backend does not reply in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KvMissing {
@@ -156,13 +158,13 @@ impl KvGather {
     }
 }
 
-/// The action that is taken when a server is up again, before it receives requests. While the
-/// server was down, its keys were stored on other servers, so its values may be stale.
+/// The action when a server is up again, before it receives requests. While the server was down,
+/// its keys were stored on other servers, so its values may be stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rejoin {
-    /// The server is first emptied by `flush_all`. The command is sent to the backend's own
-    /// address, at the ports of the UDP services.
+    /// The server is first emptied with the command `flush_all`, which is sent to the backend's own
+    /// address, to the ports of the UDP services.
     Flush,
     /// The server receives requests immediately.
     Serve,
@@ -174,7 +176,7 @@ pub enum Rejoin {
 pub enum KvProtocol {
     /// memcached over UDP: ASCII, binary and meta commands.
     Memcached,
-    /// Each request has a header that describes where the key is (AppSwitch §5.1).
+    /// Each request has a header that contains the position of the key (AppSwitch §5.1).
     Header {
         /// The application id, which is the first byte of each request. Required.
         id: u8,
@@ -188,7 +190,7 @@ pub enum KvProtocol {
     },
 }
 
-/// The hash that maps keys to backends.
+/// The hash function that maps keys to backends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KvHash {
@@ -222,11 +224,11 @@ pub enum KvKeys {
     Prefix(Arc<str>),
 }
 
-/// The destination of requests while the backend of their key is down.
+/// The destination of a request while the backend that stores its key is down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Failover {
-    /// The next backend in the order that the hash defines, in the same pool.
+    /// The next backend of the same pool, in the order that the hash defines.
     Next,
     /// Another pool.
     Pool(Arc<str>),
@@ -290,8 +292,8 @@ fn read_keys(section: &mut Section<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option
     })
 }
 
-/// Returns `true` if configuration keys that need memcached are allowed. These keys are also
-/// allowed if the protocol is invalid, to avoid misleading errors.
+/// Returns `true` if configuration keys that need memcached are allowed. An invalid protocol also
+/// allows them, to avoid misleading errors.
 fn is_memcached(protocol: Option<KvProtocol>) -> bool {
     protocol.is_none_or(|protocol| protocol == KvProtocol::Memcached)
 }
@@ -324,7 +326,8 @@ fn read_protocol(section: &mut Section<'_>) -> Option<KvProtocol> {
     }
 }
 
-/// Reads `rejoin`. A flush needs memcached, because other protocols cannot empty a server.
+/// Reads `rejoin`. The value `flush` needs memcached, because other protocols have no command that
+/// empties a server.
 fn read_rejoin(node: Option<Node<'_>>, protocol: Option<KvProtocol>) -> Rejoin {
     let is_memcached = is_memcached(protocol);
     let default = if is_memcached { Rejoin::Flush } else { Rejoin::Serve };
@@ -337,7 +340,7 @@ fn read_rejoin(node: Option<Node<'_>>, protocol: Option<KvProtocol>) -> Rejoin {
     read.unwrap_or(default)
 }
 
-/// Returns the value of a key that the protocol requires. Reports the key if it is missing.
+/// Returns the value of a key that the protocol requires, or reports that the key is missing.
 fn needed<'a>(
     section: &Section<'a>,
     node: Option<Node<'a>>,
@@ -467,14 +470,14 @@ const WORDS: [(&str, Word); 3] =
 const HASHES: [(&str, KvHash); 3] =
     [("maglev", KvHash::Maglev), ("ketama", KvHash::Ketama), ("fnv1a_64", KvHash::Fnv1a64)];
 const FAILOVER_TTL: Duration = Duration::from_secs(10);
-/// The maximum TTL. memcached interprets larger values as absolute times.
+/// The maximum TTL. Memcached interprets larger values as absolute times.
 const LONGEST_TTL: Duration = Duration::from_hours(24 * 30);
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
 const TIMEOUTS: Expected =
     Expected::new("one of 1ms, 2ms, 5ms, 10ms, 20ms, 50ms, 100ms, 200ms, 500ms and 1s");
 const MAX_KEYS: u8 = 32;
 const MAX_KEY_BYTES: u8 = 250;
-/// The maximum offset of a key. The key must fit into a datagram of 1,400 bytes.
+/// The maximum offset of a key, which must fit into a datagram of 1,400 bytes.
 const MAX_START: u16 = 1_400;
 const MAX_ROUTES: usize = 65_536;
 const PROTOCOLS: Expected =

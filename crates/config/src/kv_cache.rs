@@ -1,4 +1,5 @@
-//! `cache` of a pool's `kv`: this machine replies to reads of hot keys from a cache.
+//! The table `cache` of a pool's `kv`, with which this machine answers reads of hot keys from a
+//! cache.
 //!
 //! The crate `kv-switch` decides which values are cached and for how long. The module `strict`
 //! checks whether `strict = true` is possible.
@@ -10,23 +11,22 @@ use serde::Serialize;
 
 use super::canonical;
 
-/// The settings of the cache of hot values.
+/// The settings of the cache for hot values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KvCache {
     /// The memory for cached values in bytes. All packet threads share it. Required.
     pub memory: u64,
-    /// How long a cached value is valid. A client never receives a value that is older than this
-    /// time plus one round trip to the server. Default: 10 ms.
+    /// The time for which a cached value is valid. A client never receives a value that is older
+    /// than this time plus one round trip to the server. Default: 10 ms.
     #[serde(serialize_with = "canonical::span")]
     pub lease: Duration,
-    /// The maximum number of values that one packet thread may be requesting from one server at the
-    /// same time. Default: 16.
+    /// The maximum number of concurrent fetches by one packet thread from one server. Default: 16.
     pub fills_per_server: u16,
-    /// The maximum number of bytes per second that one source receives from the cache. When a
-    /// source has reached the limit, its requests are forwarded to the server. Default: 32 MiB.
+    /// The maximum number of bytes per second that one source receives from the cache. Requests
+    /// from a source that has reached the limit are forwarded to the server. Default: 32 MiB.
     pub source_bytes: u64,
     /// `true` if a cached value is never older than a write whose reply this machine has forwarded.
-    /// This requires that all writes and their replies pass through this machine. Not allowed if
+    /// All writes and their replies then pass through this machine. `true` is not allowed if
     /// several machines serve the VIP, or with replicas. Default: `false`.
     pub strict: bool,
 }

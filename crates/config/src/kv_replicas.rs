@@ -1,12 +1,12 @@
-//! `replicas` of a pool's `kv`: stores each key on several backends.
+//! The table `replicas` of a pool's `kv`, with which each key is stored on several backends.
 //!
 //! The module `replicas` checks that this setting can be combined with other keys. The crate
-//! `forwarder` chooses the backends, and `kv-switch` combines their replies.
+//! `forwarder` chooses the backends, and the crate `kv-switch` combines their replies.
 
 use config_text::Node;
 use serde::Serialize;
 
-/// The number of replicas of each key, and the number that must acknowledge a write.
+/// The number of replicas for each key, and the number of replicas that must acknowledge a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KvReplicas {
     /// The number of backends that store each key: 2 to 4. Default: 2.

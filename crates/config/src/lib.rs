@@ -1,12 +1,13 @@
 //! Reads the configuration files strictly, and checks the whole configuration before any part of it
 //! is used.
 //!
-//! The crate reads TOML files, the files that they include, prefix lists, and secrets. It returns a
-//! [`Config`] with checked values, resolved references and flattened pools. If there is an error,
-//! it returns all [`Problems`], each with its line, a message and a help line.
+//! The crate reads TOML files, the files that they include, prefix lists, and secrets. The crate
+//! returns a [`Config`] with checked values, resolved references and flattened pools. If the
+//! configuration has an error, it returns all [`Problems`], each with a line number, a message and
+//! a help line.
 //!
-//! Values are read by hand, because serde's derive stops at the first error. Invariant: an unknown
-//! key is an error.
+//! Values are read by handwritten code, because code derived with serde would stop at the first
+//! error. Invariant: an unknown key is an error.
 //!
 //! ```
 //! use std::path::Path;
@@ -118,7 +119,7 @@ use self::pem::Outside;
 use self::renamed::RENAMED;
 
 /// The function that reads a secret for [`parse`]. [`load`] uses [`read_secret`] with the
-/// environment of the process.
+/// environment variables of the process.
 pub type ReadSecret<'a> = &'a dyn Fn(&SecretName) -> Result<String, SecretError>;
 
 /// Reads and checks the file at `path`. Returns the configuration with its warnings.
@@ -139,8 +140,8 @@ pub fn load_with(path: &Path, secrets: ReadSecret<'_>) -> Result<(Config, Proble
 }
 
 /// Reads and checks the file at `path` on a machine without secrets and certificates, such as a CI
-/// runner. Secrets and certificates are not read; placeholders are used. The resulting
-/// configuration is for checks only and must not be run.
+/// runner. Uses placeholders instead of secrets and certificates. The resulting configuration is
+/// only suitable for checks and must not be run.
 ///
 /// # Errors
 /// Returns the same errors as [`load`].
@@ -148,8 +149,8 @@ pub fn load_without_secrets(path: &Path) -> Result<(Config, Problems), Problems>
     assemble(first_text(path)?, path, Outside { secrets: None, within: None })
 }
 
-/// Returns the path of the admin socket, even if the files have errors. The errors may have been
-/// introduced after the running process was started. Returns `None` if the path cannot be read.
+/// Returns the path of the admin socket, even if the files contain errors, which may have been
+/// introduced after the process was started. Returns `None` if the path cannot be read.
 pub fn admin_socket(path: &Path) -> Option<PathBuf> {
     let report = Report::default();
     let parts = gather(&report, path, first_text(path).ok()?, NAMED, None);
@@ -171,10 +172,10 @@ pub fn parse(text: &str, file: &Path, secrets: ReadSecret<'_>) -> Result<(Config
     assemble(text.to_owned(), file, Outside { secrets: Some(secrets), within: None })
 }
 
-/// Checks a configuration that a client has sent to replace `file`. The files that the text names
-/// (included files, prefix lists, secrets, certificates) must be in the folder of `file` or below.
-/// Symbolic links are resolved before this check. Credentials may be in a different folder.
-/// Messages never quote the content of the named files.
+/// Checks a configuration that a client has sent to replace `file`. The files to which the text
+/// refers (included files, prefix lists, secrets, certificates) must be in the folder of `file` or
+/// below, after symbolic links are resolved. Credentials may be in a different folder. Messages
+/// never quote the content of these files.
 ///
 /// # Errors
 /// Returns the same errors as [`parse`], and an error for each file outside the folder.

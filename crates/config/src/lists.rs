@@ -1,12 +1,12 @@
 //! Reads prefix lists: files with one prefix or address per line, and comments that start with `#`.
 //!
-//! The keys `allow_files` and `deny_files` name these files. A file is read once, even if several
-//! VIPs name it. Each file is a [`Source`] of the configuration: changes to the file are detected,
-//! and the file is part of the digest. A list must be in the folder of the file that names it, or
-//! in a folder below.
+//! The keys `allow_files` and `deny_files` contain the names of these files. A file is read once,
+//! even if several VIPs use it. Each file is a [`Source`] of the configuration: changes to the file
+//! are detected, and the file is part of the digest. A list must be in the same folder as the file
+//! that refers to it, or in a folder below.
 //!
 //! A message quotes a line only if the line contains an address, because the file may be a secret.
-//! All lists together may have 1,000,000 lines and 64 MiB.
+//! All lists together may contain at most 1,000,000 lines and 64 MiB.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ use sha2::{Digest, Sha256};
 use super::address::{PrefixFlaw, source};
 use super::source::Source;
 
-/// A sorted set of prefixes. Two blocks are equal if they contain the same prefixes.
+/// A sorted set of prefixes. Blocks with the same prefixes compare equal.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) prefixes: Box<[Prefix]>,
@@ -37,8 +37,8 @@ impl Block {
         prefixes.dedup();
         let mut digest = Sha256::new();
         for prefix in &prefixes {
-            // Addresses of both families are hashed as 16 bytes, so that different lists never give
-            // the same input.
+            // Addresses of both families are hashed as 16 bytes, so that different lists never have
+            // the same hash input.
             let bits = match prefix.address() {
                 IpAddr::V4(address) => address.to_ipv6_mapped(),
                 IpAddr::V6(address) => address,
@@ -50,7 +50,8 @@ impl Block {
     }
 }
 
-/// The lists that were read so far, and the number of lines and bytes that further lists may have.
+/// The lists that were read so far, and the number of lines and bytes that further lists may
+/// contain.
 pub(super) struct Lists<'a> {
     /// The prefixes of each file, by path after symbolic links are resolved. The value is `None` if
     /// the file has an error, which has been reported.
@@ -106,7 +107,7 @@ impl<'a> Lists<'a> {
         let mut reading = Reading { node, path, flaws: 0 };
         let mut prefixes = Vec::new();
         for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
-            // The empty text after the last line feed does not count as a line.
+            // The empty string after the last line feed does not count as a line.
             if number > self.lines_left.get() && !line.is_empty() {
                 refuse("all lists together have more than 1,000,000 lines");
                 return None;
@@ -127,8 +128,8 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Returns the prefix on line `number`. Returns `None` if the line has no prefix or is wrong. A
-    /// wrong line is reported.
+    /// Returns the prefix on line `number`. Returns `None` if the line has no prefix or is invalid.
+    /// Reports an invalid line.
     fn line(&mut self, number: usize, line: &[u8]) -> Option<Prefix> {
         let end = line.iter().position(|byte| *byte == b'#').unwrap_or(line.len());
         let before = line.get(..end).unwrap_or(line);
@@ -151,7 +152,7 @@ impl Reading<'_> {
         self.refuse(number, indent + 1, message, help)
     }
 
-    /// Reports a wrong line, and returns `None`.
+    /// Reports an invalid line, and returns `None`.
     fn refuse(&mut self, line: usize, column: usize, message: String, help: String) -> Option<Prefix> {
         self.flaws += 1;
         if self.flaws > MAX_FLAWS {
@@ -169,7 +170,7 @@ impl Reading<'_> {
     }
 }
 
-/// Returns `true` if a relative path stays in the folder where it starts, or below.
+/// Returns `true` if a relative path stays within its starting folder.
 fn is_below(name: &str) -> bool {
     let plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
     !name.is_empty() && name.len() <= 1_024 && !name.contains('\0') && Path::new(name).components().all(plain)

@@ -22,7 +22,7 @@ pub enum LogLevel {
     Error,
     /// Events that need the attention of an operator.
     Warn,
-    /// Changes of state.
+    /// State changes.
     Info,
     /// Details for troubleshooting.
     Debug,

@@ -1,6 +1,7 @@
 //! `[machine.NAME]`: the machines of the cluster.
 //!
-//! A process finds its own machine by name with [`Config::machine`](super::Config::machine).
+//! A process finds the machine on which it runs by name, with
+//! [`Config::machine`](super::Config::machine).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,7 +21,7 @@ pub struct Machine {
     name: Arc<str>,
     shard: Option<Arc<str>>,
     /// The machine's own addresses, at least one. The first address of each family is the source
-    /// address of outer headers.
+    /// address in outer headers.
     pub addresses: Vec<IpAddr>,
     /// The network interfaces for packets, 1 to 16. Packets for VIPs may arrive on any of these
     /// interfaces. Packets are sent on the interface that the route selects.
@@ -38,8 +39,8 @@ impl Machine {
         &self.name
     }
 
-    /// Returns the shard, or `None` if the machine is in no shard. Machines in the same shard are
-    /// peers. A machine serves the VIPs of its shard and the VIPs without a shard.
+    /// Returns the shard of the machine, or `None` if it has no shard. Machines in the same shard
+    /// are peers. A machine serves the VIPs of its shard and the VIPs without a shard.
     pub fn shard(&self) -> Option<&str> {
         self.shard.as_deref()
     }
@@ -121,7 +122,7 @@ impl MachineDraft {
     }
 }
 
-/// Returns `true` if a text is a valid interface name. The rules are the same as in the kernel
+/// Returns `true` if a string is a valid interface name. The rules are the same as in the kernel
 /// function `dev_valid_name`.
 fn is_interface(text: &str) -> bool {
     let forbidden = |c: char| matches!(c, '/' | ':' | '\0') || c.is_ascii_whitespace() || c == '\x0b';

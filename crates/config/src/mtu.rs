@@ -1,8 +1,8 @@
-//! `[cluster.mtu]`: the maximum packet length of clients, and the MTU of the links behind the
+//! `[cluster.mtu]`: the maximum length of client packets, and the MTU of the links behind the
 //! machines.
 //!
-//! The module reads the section, and warns about outer packets that are longer than the MTU. The
-//! verb `doctor` compares the values with the interfaces and routes of a machine.
+//! This module reads the section, and warns about outer packets that are longer than the MTU. The
+//! command `sluicegate doctor` compares the values with the interfaces and routes on a machine.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -44,14 +44,14 @@ impl Default for Mtu {
 }
 
 impl Encapsulation {
-    /// Returns the number of bytes that the encapsulation adds to a packet sent to `to`.
+    /// Returns the number of bytes that the encapsulation adds to a packet for `to`.
     pub fn encap_overhead(&self, to: IpAddr) -> u32 {
         packet::encap_overhead(&self.kind, if to.is_ipv4() { Family::V4 } else { Family::V6 }).into()
     }
 }
 
-/// Warns if the longest outer packet exceeds the MTU. Only the longest packet is reported,
-/// because a link that can carry it can carry all other packets.
+/// Warns if the longest outer packet exceeds the MTU. Only the longest packet is reported, because
+/// a link that can carry this packet can carry all others.
 pub(super) fn warn_of_tight<'a>(
     mtu: &Mtu,
     members: impl Iterator<Item = &'a Member>,
@@ -65,7 +65,7 @@ pub(super) fn warn_of_tight<'a>(
     let needed = |(_, member): &(&str, &Member)| {
         mtu.clients + member.encapsulation.encap_overhead(member.backend.address)
     };
-    // The first member among those with the longest outer packets.
+    // The first member among the members with the longest outer packets.
     let worst = members.chain(peers).reduce(|a, b| if needed(&b) > needed(&a) { b } else { a });
     let Some((what, member)) = worst.filter(|worst| needed(worst) > core) else { return };
     let message = format!(

@@ -18,14 +18,15 @@ use super::machine::Machine;
 use super::pool::{Backend, Member, Pool};
 use super::sections::Sections;
 
-/// Returns `true` if a pool consists of the machines of a shard. These machines are health-checked
-/// like backends, but they are not backends.
+/// Returns `true` if the name belongs to a pool of peers. Peers are health-checked like backends,
+/// but they are not backends.
 #[must_use]
 pub fn is_of_peers(pool: &str) -> bool {
     pool.starts_with(POOL)
 }
 
-/// Returns the peers of each shard that has more than one machine, by the name of the shard.
+/// Returns a pool of peers for each shard that has more than one machine. The key is the shard
+/// name.
 pub(super) fn pools(machines: &[Machine], checks: &[Arc<Check>]) -> BTreeMap<Arc<str>, Arc<Pool>> {
     let mut shards: BTreeMap<Arc<str>, Vec<&Machine>> = BTreeMap::new();
     for machine in machines {
@@ -63,7 +64,7 @@ fn member(machine: &Machine, pool: &Arc<str>, checks: &[Arc<Check>]) -> Option<M
     })
 }
 
-/// Returns the first address of a machine. The machine receives packets from peers at this address.
+/// Returns the first address of a machine, at which the machine receives packets from peers.
 fn own_address(machine: &Machine) -> Option<IpAddr> {
     machine.addresses.first().copied()
 }
@@ -80,8 +81,8 @@ pub(super) fn warn_of_unchecked(peers: &BTreeMap<Arc<str>, Arc<Pool>>, cluster: 
     report.warning(&place, (message, help));
 }
 
-/// Returns the checks with these names, without duplicates. Reports a check that probes through the
-/// VIP, with `direct` as its help line.
+/// Returns the checks with these names, without duplicates. Reports checks that probe through the
+/// VIP, with `direct` as the help line.
 pub(super) fn checks(sections: &Sections<'_>, names: &[At<Arc<str>>], direct: &str) -> Vec<Arc<Check>> {
     let (known, report) = (&sections.checks, sections.report);
     let mut found = Vec::with_capacity(names.len());
@@ -100,7 +101,7 @@ pub(super) fn checks(sections: &Sections<'_>, names: &[At<Arc<str>>], direct: &s
     found
 }
 
-/// The prefix of the pool name. It contains `@`, which is not allowed in configured names.
+/// The prefix of the pool name. The prefix contains `@`, which is not allowed in configured names.
 const POOL: &str = "peers@";
 /// The help line for a peer check that probes through the VIP.
 pub(super) const DIRECT: &str =

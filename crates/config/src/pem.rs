@@ -1,8 +1,8 @@
-//! Reads secrets and certificates from files that the configuration names.
+//! Reads secrets and certificates from the files that the configuration refers to.
 //!
-//! A key file is rejected if other users can read it. This rule does not apply to certificates,
-//! which are public. Relative paths are resolved in the folder of the file that names them.
-//! Invariant: no message and no `Debug` output contains a part of a key.
+//! Key files that other users can read are rejected. Certificate files may be readable, because
+//! certificates are public. Relative paths are resolved in the folder of the file that contains the
+//! reference. Invariant: no message and no `Debug` output contains a part of a key.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -26,17 +26,18 @@ use super::secret::{Cause, SecretError, SecretName};
 pub(super) struct Outside<'a> {
     /// The function that reads secrets. If `None`, secrets are not read, and placeholders are used.
     pub(super) secrets: Option<ReadSecret<'a>>,
-    /// The folder that must contain all files except credentials. It is `Some` only for a
-    /// configuration sent by a client. Messages then never quote the content of a file.
+    /// The folder that must contain all files except credentials. The value is `Some` only for a
+    /// configuration that was sent by a client. In this case, messages never quote the content of a
+    /// file.
     pub(super) within: Option<&'a BaseDir>,
 }
 
-/// A private key in PEM. `Debug` does not print it.
+/// A private key in PEM. The `Debug` output does not contain the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PrivateKey(Arc<Zeroizing<String>>);
 
 impl PrivateKey {
-    /// Returns the PEM text, which has at least one private key. Do not log it.
+    /// Returns the PEM text, which contains at least one private key. Do not log it.
     pub fn pem(&self) -> &str {
         &self.0
     }
@@ -55,7 +56,7 @@ impl Serialize for PrivateKey {
 }
 
 impl Outside<'_> {
-    /// Reads the secret that `node` names, and converts it with `read`. Returns `stand_in` if
+    /// Reads the secret to which `node` refers, and converts it with `read`. Returns `stand_in` if
     /// secrets are not read. `help` describes the expected content of the file.
     pub(super) fn secret<T>(
         &self,
@@ -94,8 +95,8 @@ impl Outside<'_> {
         None
     }
 
-    /// Returns `true` if the file is outside the folder of a configuration sent by a client. Such a
-    /// file is also reported.
+    /// Reports an error if a configuration that was sent by a client refers to a file outside its
+    /// folder. Returns `true` if an error was reported.
     fn reports_beyond(&self, node: &Node<'_>, path: &Path) -> bool {
         let is_beyond = self.within.is_some_and(|base| base.keeps_out(node) || !base.holds(path));
         if is_beyond {
@@ -105,7 +106,7 @@ impl Outside<'_> {
     }
 
     /// Returns the message about the content of a file. If the configuration was sent by a client,
-    /// who may not be allowed to read the file, the message is replaced by a general one.
+    /// which may not be allowed to read the file, returns a general message instead.
     fn of_content(&self, node: &Node<'_>, message: impl FnOnce() -> String) -> String {
         match self.within {
             Some(_) => {
@@ -116,7 +117,7 @@ impl Outside<'_> {
         }
     }
 
-    /// Reads the private key in the file that `node` names.
+    /// Reads the private key in the file to which `node` refers.
     pub(super) fn private_key(&self, node: &Node<'_>) -> Option<PrivateKey> {
         let read = |text: &str| {
             PrivateKeyDer::from_pem_slice(text.as_bytes()).ok()?.zeroize();
@@ -125,8 +126,8 @@ impl Outside<'_> {
         self.secret(node, KEY, PrivateKey(Arc::default()), read)
     }
 
-    /// Reads the certificates in the file that `node` names. The file must contain at least one.
-    /// Returns `""` if secrets are not read.
+    /// Reads the certificates, at least one, in the file to which `node` refers. Returns `""` if
+    /// secrets are not read.
     pub(super) fn certificates(&self, node: &Node<'_>) -> Option<Arc<str>> {
         let name = node.parse(CERTIFICATES, |text| (!text.is_empty()).then_some(text))?;
         if self.secrets.is_none() {
@@ -142,12 +143,12 @@ impl Outside<'_> {
             Err(Unread::Content(why)) => self.of_content(node, || shown(why)),
             Ok(text) => return Some(Arc::from(text)),
         };
-        node.refuse((message, "name a file with certificates in PEM, at most 1 MiB"));
+        node.refuse((message, "specify a PEM certificate file of at most 1 MiB"));
         None
     }
 }
 
-/// Describes a wrong secret by its length, without its content.
+/// Describes an invalid secret by its length, without its content.
 fn measure(node: &Node<'_>, secret: &str) -> String {
     let label = node.label();
     let key = secret.trim();

@@ -18,7 +18,7 @@ use super::encapsulation::Encapsulation;
 use super::kv::{Kv, KvDraft};
 
 /// A server that receives traffic. A backend is identified by its name, which is unique in the
-/// cluster and is the input of the Maglev hash.
+/// cluster and is the input of Maglev hashing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Backend {
     /// The unique name of the backend.
@@ -30,26 +30,28 @@ pub struct Backend {
 /// A backend within a flattened pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Member {
-    /// The backend.
+    /// The backend that belongs to the pool.
     #[serde(flatten)]
     pub backend: Arc<Backend>,
     /// The pool that lists the backend directly. If several pools list the backend, this is the
-    /// pool whose name sorts first.
+    /// alphabetically first of these pools.
     #[serde(rename = "listed_by")]
     pub leaf: Arc<str>,
-    /// The encapsulation of packets to the backend. It is set in the pool that lists the backend.
+    /// The encapsulation of packets to the backend. The encapsulation is set in the pool that lists
+    /// the backend.
     #[serde(serialize_with = "encapsulation_name")]
     pub encapsulation: Arc<Encapsulation>,
     /// The name of the backend on the ketama ring, which is unique in the pool. `None` if the pool
     /// has no ring.
     pub ring_name: Option<Arc<str>>,
-    /// The weight of the backend: the weights along each path of nested pools are multiplied, and
-    /// the results of all paths are added. With weight 0 the backend gets no new flows.
+    /// The weight of the backend. If nested pools contain the backend, the weights along each path
+    /// of pools are multiplied, and the products are added. A backend with weight 0 receives no new
+    /// flows.
     pub weight: u32,
     /// The health checks that must all pass, sorted by name, at most 64. These are the checks of
     /// the pool that lists the backend, and of all pools that contain it. Without checks, the
-    /// backend always counts as up. A backend listed by only one pool has the same checks in all
-    /// pools that contain this pool.
+    /// backend is always considered up. A backend that only one pool lists has the same checks in
+    /// all pools.
     #[serde(serialize_with = "check_names")]
     pub checks: Arc<[Arc<Check>]>,
 }
@@ -72,15 +74,15 @@ pub struct Pool {
     /// The backends, at least one, sorted by name and without duplicates.
     #[serde(rename = "backends")]
     pub members: Vec<Member>,
-    /// The pool that takes over while too few backends of this pool are up.
+    /// The fallback pool, which takes over while too few backends of this pool are up.
     pub fallback: Option<Fallback>,
     /// The duration of a slow start, 1 s to 1 h. During a slow start, a backend that has just come
     /// up receives an increasing share of new flows. If `None` (the default), the backend receives
     /// its full share immediately.
     #[serde(serialize_with = "canonical::some_span")]
     pub slow_start: Option<Duration>,
-    /// The maximum percentage of backends that health checks may take down: 1 to 99. If `None` (the
-    /// default), there is no limit.
+    /// The maximum percentage of backends that health checks may take out of service: 1 to 99. If
+    /// `None` (the default), there is no limit.
     #[serde(serialize_with = "canonical::some_percent")]
     pub max_down: Option<u8>,
     /// The settings of a keyed pool, in which the key of each UDP request chooses the backend.
@@ -104,7 +106,7 @@ pub struct Fallback {
 }
 
 impl Pool {
-    /// Returns the shard whose VIPs may use the pool. If `None`, any VIP may use the pool.
+    /// Returns the shard whose VIPs may use the pool, or `None` if any VIP may use the pool.
     pub fn shard(&self) -> Option<&str> {
         self.shard.as_deref()
     }
@@ -136,7 +138,7 @@ impl Pool {
 pub(super) struct PoolDraft {
     pub(super) place: Place,
     pub(super) shard: Option<At<Arc<str>>>,
-    /// The name of the encapsulation. `None` for the built-in `gre`.
+    /// The name of the encapsulation. `None` means the built-in encapsulation `gre`.
     pub(super) encapsulation: Option<At<Arc<str>>>,
     pub(super) backends: Vec<BackendDraft>,
     pub(super) pools: Vec<PoolReference>,
@@ -152,8 +154,8 @@ pub(super) struct BackendDraft {
     pub(super) name: At<Arc<str>>,
     pub(super) address: At<IpAddr>,
     pub(super) weight: u32,
-    /// The name of the server in the configuration of the clients. `None` stands for the default
-    /// name, which consists of the address, and of the port if it is not the memcached port.
+    /// The name of the server in the clients' configuration. `None` represents the default name:
+    /// the address, followed by the port unless it is the memcached port.
     pub(super) ring_name: Option<Arc<str>>,
 }
 
@@ -180,8 +182,8 @@ impl PoolDraft {
         self.kv.iter().flat_map(|kv| &kv.pools)
     }
 
-    /// Reads all pools, and returns them by name. A pool with errors is returned too, so that
-    /// references to it are valid.
+    /// Reads all pools. Returns a map from name to pool, which includes pools with errors so that
+    /// references to them are valid.
     pub(super) fn read_all(root: &mut Root<'_>) -> BTreeMap<Arc<str>, Self> {
         let large = root.report.is_large();
         let pools = parallel::map(root.named("pool"), large, |(name, node)| (name, Self::read(&node)));

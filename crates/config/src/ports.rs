@@ -1,4 +1,4 @@
-//! The protocol and the ports that select the packets of a service.
+//! Reads the protocol and the ports of a service, which select its packets.
 //!
 //! The keys `protocol = "tcp"` and `ports = [80, "8000-8099"]` are read into [`Protocol`] and
 //! [`Ports`]. The module `consistency` detects two services with the same port. References: IANA,
@@ -77,7 +77,7 @@ impl fmt::Display for Protocol {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ports {
     /// All ports that are not listed by another service with the same address and protocol. This is
-    /// the only value for protocols without ports.
+    /// the only value that is allowed for protocols without ports.
     Any,
     /// A list of port ranges from 1 to 65,535: not empty, ascending, without overlap.
     Listed(Vec<RangeInclusive<u16>>),
@@ -91,7 +91,7 @@ impl fmt::Display for Ports {
 }
 
 impl Ports {
-    /// Returns each listed port, or `None` for [`Ports::Any`].
+    /// Returns all listed ports, or `None` for [`Ports::Any`].
     pub fn each(&self) -> Option<impl Iterator<Item = u16>> {
         match self {
             Self::Any => None,
@@ -109,8 +109,8 @@ impl Ports {
 }
 
 /// Reads a list of numbers and ranges such as `[80, "8000-8099"]`, and returns it in ascending
-/// order. All numbers must be in `within`, and the ranges must not overlap. `list` and `one`
-/// describe the list and an element in messages.
+/// order. All numbers must be in `within`, and the ranges must not overlap. In messages, `list`
+/// describes the list and `one` describes an element.
 pub(super) fn read_ranges(
     node: &Node<'_>,
     within: RangeInclusive<u16>,

@@ -14,8 +14,8 @@ use forwarder::Prefix;
 
 use super::address::AddressNode;
 
-/// A group of equivalent prefixes. The last bits of an address select a VIP, which is the same for
-/// every prefix of the group.
+/// A group of equivalent prefixes. The last bits of an address select a VIP. These bits select the
+/// same VIP in every prefix of the group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PrefixGroup {
     /// The name of the group.
@@ -25,7 +25,7 @@ pub struct PrefixGroup {
     pub prefixes: Vec<Prefix>,
 }
 
-/// Serializes the first prefix of each family, which is used for health checks, followed by all
+/// Serializes the first prefix of each family, which is used for health checks, and then all
 /// prefixes in sorted order.
 fn in_group<S: Serializer>(prefixes: &[Prefix], to: S) -> Result<S::Ok, S::Error> {
     let first = |ipv4: bool| prefixes.iter().find(move |prefix| prefix.address().is_ipv4() == ipv4);
@@ -34,8 +34,8 @@ fn in_group<S: Serializer>(prefixes: &[Prefix], to: S) -> Result<S::Ok, S::Error
 }
 
 impl PrefixGroup {
-    /// Returns the first prefix of an address family. By convention it is the prefix of this
-    /// cluster.
+    /// Returns the first prefix of an address family. By convention, the first prefix belongs to
+    /// this cluster.
     pub fn first(&self, ipv4: bool) -> Option<Prefix> {
         self.prefixes.iter().copied().find(|prefix| prefix.address().is_ipv4() == ipv4)
     }
@@ -48,7 +48,7 @@ pub(super) struct GroupDraft {
     pub(super) prefixes: Vec<At<Prefix>>,
     /// `true` if every prefix could be read.
     pub(super) is_whole: bool,
-    /// The index of the longest IPv4 prefix and of the longest IPv6 prefix.
+    /// The indexes of the longest IPv4 prefix and the longest IPv6 prefix.
     longest: [Option<usize>; 2],
 }
 
@@ -62,7 +62,7 @@ impl GroupDraft {
         Arc::new(PrefixGroup { name: Arc::clone(&self.name), prefixes: values(&self.prefixes) })
     }
 
-    /// Returns the longest prefix that has the address family of `of`.
+    /// Returns the longest prefix that has the same address family as `of`.
     pub(super) fn longest(&self, of: IpAddr) -> Option<&At<Prefix>> {
         self.prefixes.get(self.longest[usize::from(of.is_ipv6())]?)
     }

@@ -1,7 +1,7 @@
 //! Checks keyed pools with `path = "proxied"`. Rejects settings that need the VIP address on the
 //! backends.
 //!
-//! The checks also apply to the pools that routes and failover of a proxied pool name. The module
+//! The checks also apply to the pools in the routes and the failover of such a pool. The module
 //! `kv` reads the key `path`.
 
 use std::collections::BTreeSet;
@@ -34,8 +34,8 @@ fn is_proxied(pool: &PoolDraft) -> bool {
     kv.is_some_and(|kv| matches!(kv.path, KvPath::Proxied { .. }))
 }
 
-/// Rejects encapsulations and checks through the VIP. Proxied requests go to the backends' own
-/// addresses without encapsulation.
+/// Rejects encapsulations, and health checks that probe through the VIP. Proxied requests are sent
+/// to the backends' own addresses without encapsulation.
 fn members(sections: &Sections<'_>, place: &Place, pool: &Pool) {
     if let Some(member) = pool.members.iter().find(|member| member.encapsulation.kind != Encapsulation::L2) {
         let (backend, encapsulation) = (&member.backend.name, &member.encapsulation.name);
@@ -56,8 +56,8 @@ fn members(sections: &Sections<'_>, place: &Place, pool: &Pool) {
     }
 }
 
-/// Rejects backends whose address family differs from the VIP. A proxied request keeps its address
-/// family.
+/// Rejects backends whose address family differs from that of the VIP, because a proxied request
+/// keeps its address family.
 fn families(sections: &Sections<'_>, keyed: &str, pool: &Pool) {
     for vip in &sections.vips {
         let is_keyed = |service: &super::vip::ServiceDraft| {

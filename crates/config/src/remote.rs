@@ -1,6 +1,6 @@
 //! `[remote.NAME]`: another cluster that also serves VIPs of this cluster.
 //!
-//! For each VIP that names remotes, this module determines the addresses of the VIP in the other
+//! For each VIP with remotes, this module determines the addresses of the VIP in the other
 //! clusters. The module `remotes` compares remotes with groups, VIPs and machines. The crate
 //! `forwarder` redirects packets. Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
 
@@ -33,7 +33,8 @@ pub struct Remote {
     pub sources: Vec<Prefix>,
 }
 
-/// Lists of values, by the name of a group or VIP, in the order of the file.
+/// Lists of values, in the same order as in the file. Each list belongs to the group or VIP with
+/// the given name.
 type ByName<T> = Vec<(At<Arc<str>>, Vec<At<T>>)>;
 
 /// The section of a remote, with the positions of its values. A remote with errors keeps its name,
@@ -51,7 +52,7 @@ pub(super) struct RemoteDraft {
 }
 
 impl RemoteDraft {
-    /// Reads all remotes, and returns them by name.
+    /// Reads all remotes. Returns a map from name to remote.
     pub(super) fn read_all(root: &mut Root<'_>) -> BTreeMap<Arc<str>, Self> {
         root.named("remote").into_iter().map(|(name, node)| (name, Self::read(&node))).collect()
     }
@@ -124,8 +125,7 @@ pub(super) struct Parts<'s> {
 }
 
 impl Parts<'_> {
-    /// Returns the remote pools of the VIP. Invalid references are skipped, because they were
-    /// already reported.
+    /// Returns the remote pools of the VIP. Skips invalid references, which were already reported.
     pub(super) fn of(&self, vip: &VipDraft) -> Vec<RemotePool> {
         let mut all = Vec::new();
         if vip.remotes.is_empty() {
@@ -152,8 +152,8 @@ impl Parts<'_> {
         all
     }
 
-    /// Builds a pool of the remotes for which `find` returns an address. Returns `None` if `find`
-    /// returns no address for any remote, or if `ours` is empty.
+    /// Builds a pool of the remotes for which `find` returns an address. Returns `None` if there
+    /// are no such remotes, or if `ours` is empty.
     fn over(
         &self,
         vip: &VipDraft,
@@ -191,7 +191,7 @@ impl Parts<'_> {
     }
 }
 
-/// Returns the suffix at which health checks in another cluster probe the VIP.
+/// Returns the suffix of the address at which health checks probe the VIP in another cluster.
 pub(super) fn first_suffix(vip: &VipDraft, ipv4: bool) -> Option<Suffix> {
     vip.suffixes.iter().map(|at| at.value).find(|suffix| suffix.address().is_ipv4() == ipv4)
 }

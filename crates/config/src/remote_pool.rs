@@ -1,5 +1,5 @@
 //! Defines pools of remote clusters that serve addresses of a VIP. These pools do not appear
-//! in the configuration files. The module `remote` builds them.
+//! in the configuration files. The module `remote` builds these pools.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ pub struct RemotePool {
     /// The addresses of the VIP in this cluster, as prefixes.
     #[serde(serialize_with = "canonical::set")]
     pub ours: Vec<Prefix>,
-    /// A pool with the remote clusters as members. The address of a member is the address of the
+    /// A pool whose members are the remote clusters. The address of a member is the address of the
     /// VIP in that cluster.
     pub pool: Arc<Pool>,
     /// The prefix of the VIP in each remote cluster, in the order of the pool's members. A
-    /// redirected address gets this prefix in place of its own.
+    /// redirected packet's destination address gets this prefix.
     #[serde(serialize_with = "canonical::list")]
     pub theirs: Vec<Prefix>,
 }

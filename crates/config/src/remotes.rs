@@ -1,10 +1,10 @@
-//! Checks remotes against the VIPs that name them, and against groups, machines and VIPs of this
-//! cluster.
+//! Checks remotes against the VIPs that refer to them, and against groups, machines and VIPs of
+//! this cluster.
 //!
-//! A configuration is rejected if redirected packets would arrive at an address outside the VIP in
-//! the other cluster, return to this cluster, or lack the mark of redirected packets. Loops cannot
-//! occur in any configuration, because a packet is redirected to another cluster at most once
-//! (`forwarder`). Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
+//! A configuration is rejected if packets would be redirected to an address that does not belong to
+//! the VIP of the other cluster, would return to this cluster, or would not be marked as
+//! redirected. Loops cannot occur in any configuration, because a packet is redirected to another
+//! cluster at most once (`forwarder`). Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::remote::RemoteDraft;
 use super::sections::{Sections, is_flawed};
 use super::vip::VipDraft;
 
-/// Runs all checks of remotes.
+/// Runs all checks on remotes.
 pub(super) fn check(sections: &Sections<'_>) {
     for (name, remote) in &sections.remotes {
         itself(sections, name, remote);
@@ -29,7 +29,7 @@ pub(super) fn check(sections: &Sections<'_>) {
     sections.vips.iter().for_each(|vip| named(sections, vip));
 }
 
-/// Rejects a remote that is this cluster itself.
+/// Rejects a remote that has the name of this cluster.
 fn itself(sections: &Sections<'_>, name: &Arc<str>, remote: &RemoteDraft) {
     let report = sections.report;
     if sections.cluster.value.as_ref().is_some_and(|own| own.name() == &**name) && !is_flawed(name) {
@@ -85,9 +85,9 @@ fn prefixes(sections: &Sections<'_>, remote: &RemoteDraft) {
     }
 }
 
-/// Checks a prefix of another cluster. It must have the same length as the prefix of this cluster,
-/// so that suffixes select the same VIP. It must also be in the group and not overlap a prefix of
-/// this cluster.
+/// Checks a prefix of another cluster. The prefix must have the same length as the prefix of this
+/// cluster, so that suffixes select the same VIP. It must also be in the group, and must not
+/// overlap a prefix of this cluster.
 fn in_group(sections: &Sections<'_>, group: &GroupDraft, prefix: &At<Prefix>) {
     let family = if prefix.value.address().is_ipv4() { "IPv4" } else { "IPv6" };
     let same = |own: &&At<Prefix>| own.value.address().is_ipv4() == prefix.value.address().is_ipv4();
@@ -142,7 +142,7 @@ fn addresses(sections: &Sections<'_>, remote: &RemoteDraft) {
     }
 }
 
-/// Returns a description of the machine, VIP or backend that uses an address in this cluster.
+/// Describes the machine, VIP or backend of this cluster that uses an address.
 fn own(sections: &Sections<'_>, address: IpAddr) -> Option<String> {
     let has = |list: &[At<IpAddr>]| list.iter().any(|own| own.value == address);
     let machine = sections.machines.iter().find(|machine| has(&machine.addresses));
@@ -156,8 +156,8 @@ fn own(sections: &Sections<'_>, address: IpAddr) -> Option<String> {
         .or_else(|| backend.map(|backend| format!("backend \"{}\" in this cluster", backend.name.value)))
 }
 
-/// Limits the number of sources, because each tunneled packet needs a lookup of its sender among
-/// all of them.
+/// Limits the number of sources, because the sender of each tunneled packet is looked up among all
+/// sources.
 fn sources(sections: &Sections<'_>) {
     let mut all = sections.remotes.values().flat_map(|remote| &remote.sources);
     if let Some(first) = all.nth(MOST_SOURCES) {
@@ -166,7 +166,7 @@ fn sources(sections: &Sections<'_>) {
     }
 }
 
-/// Reports each remote that is named by a VIP but has no address for that VIP. A remote needs an
+/// Reports remotes that a VIP refers to but that have no address for this VIP. A remote needs an
 /// address for each address family of the VIP.
 fn named(sections: &Sections<'_>, vip: &VipDraft) {
     for name in &vip.remotes {
@@ -227,7 +227,7 @@ fn fits(sections: &Sections<'_>, prefix: &At<Prefix>, suffix: &At<forwarder::Suf
 }
 
 /// Reports machines without a source address for the outer header. Every machine that serves the
-/// VIP needs one.
+/// VIP needs such an address.
 fn source_addresses(sections: &Sections<'_>, vip: &VipDraft) {
     for name in &vip.remotes {
         let Some(remote) = sections.remotes.get(&name.value) else { continue };
@@ -256,5 +256,5 @@ fn source_addresses(sections: &Sections<'_>, vip: &VipDraft) {
 /// The help line for a remote check that probes through the VIP.
 pub(super) const DIRECT: &str =
     "use a check with via = \"backend\"; it probes the VIP at its address in the other cluster";
-/// The maximum number of sources of all remotes together.
+/// The maximum number of sources that all remotes together may have.
 const MOST_SOURCES: usize = 1_024;

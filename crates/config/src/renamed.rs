@@ -1,5 +1,5 @@
-//! Keys and values that were renamed. A configuration with an old name is rejected, and the message
-//! contains the new name.
+//! Lists keys and values that were renamed. A configuration with an old name is rejected with a
+//! message that contains the new name.
 
 use config_text::Renamed;
 
@@ -7,8 +7,8 @@ const fn renamed(path: &'static str, old: &'static str, new: &'static str) -> Re
     Renamed { path, old, new }
 }
 
-/// All renamed keys and values. The path names the table of a renamed key, or the key of a renamed
-/// value.
+/// All renamed keys and values. The path refers to the table of a renamed key, or to the key of a
+/// renamed value.
 pub(super) const RENAMED: &[Renamed] = &[
     renamed("io", "own_ports", "source_ports"),
     renamed("io.icmp", "replies_to_source", "replies_per_source"),

@@ -1,6 +1,6 @@
 //! Checks keyed pools with replicas. Rejects settings that cannot be combined with replicas.
 //!
-//! Keys that a route moves to another pool keep their number of replicas, so the other pool also
+//! Keys that are routed to another pool have the same number of replicas there, so that pool also
 //! needs enough backends. The module `kv_replicas` reads the key `replicas`.
 
 use std::collections::BTreeSet;

@@ -1,9 +1,9 @@
 //! Generates a JSON schema of the configuration file, for editors and other programs.
 //!
-//! Names, types and ranges are recorded while an example that contains every key is read.
+//! Names, types and ranges are recorded while the crate reads an example that contains every key.
 //! Descriptions and defaults come from the module `descriptions`. The schema accepts every file
-//! that this crate accepts. The schema does not cover dependencies between keys, or the content of
-//! strings.
+//! that this crate accepts. The schema does not describe dependencies between keys, or the content
+//! of strings.
 
 use std::path::Path;
 
@@ -35,15 +35,15 @@ pub fn schema() -> Value {
     schema
 }
 
-/// Returns the example with all of its commented-out keys enabled.
+/// Returns the example with all commented-out keys enabled.
 fn whole(example: &str) -> String {
     let is_key = |rest: &&str| rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '[');
     let lines = example.lines().map(|line| line.strip_prefix('#').filter(is_key).unwrap_or(line));
     lines.flat_map(|line| [line, "\n"]).collect()
 }
 
-/// Returns the schema that is recorded while a text is read. Files that the text names are not
-/// read, and problems are ignored.
+/// Returns the schema that is recorded while a configuration text is read. Files that the text
+/// refers to are not read, and problems are ignored.
 fn asked(text: &str) -> Questions {
     let report = Report::with_questions();
     // This path does not exist, so no file of this machine is read.
@@ -67,7 +67,7 @@ impl Writer<'_> {
             None => Vec::new(),
         };
         let mut schema = match all.len() {
-            // The top level of a file is a table, although no key leads to it.
+            // The top level of a file is always a table.
             0 if path.is_empty() => self.table(path),
             0 => json!({}),
             1 => all.pop().unwrap_or_default(),
@@ -97,7 +97,7 @@ impl Writer<'_> {
             Asked::Integer { least, most } => {
                 let mut schema = json!({ "type": "integer" });
                 for (word, bound) in [("minimum", least), ("maximum", most)] {
-                    // If any TOML integer is accepted, the range is omitted.
+                    // The range is omitted if any TOML integer is accepted.
                     let bound =
                         i64::try_from(*bound).ok().filter(|bound| ![i64::MIN, i64::MAX].contains(bound));
                     bound.into_iter().for_each(|bound| schema[word] = json!(bound));
@@ -130,7 +130,7 @@ impl Writer<'_> {
                 }
             }
         }
-        // No section is required in a single file, because the files of a configuration are merged.
+        // No section is required, because a configuration can be split into several files.
         if path.is_empty() {
             required.clear();
         }
@@ -145,7 +145,7 @@ fn step(path: &[String], step: &str) -> Vec<String> {
 /// A configuration that has every key once.
 const EVERY_KEY: &str = include_str!("../every-key.toml");
 
-/// A second configuration that gives the same keys values of different types and the widest ranges.
+/// A second configuration, in which some keys have values of other types or with the widest ranges.
 const OTHERWISE: &str = r#"
 include = [""]
 [machine.m.vlan.e]

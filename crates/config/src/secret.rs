@@ -1,10 +1,10 @@
 //! Reads secrets from files or systemd credentials.
 //!
-//! A reference such as `secrets/hash.key` or `credential:NAME` names the secret. The environment is
-//! an argument, so tests need not change it. Secret files that other users can read are rejected.
-//! For a unit with `User=`, systemd grants access to a credential through an ACL. The mask of this
-//! ACL appears as the group permissions of the file. Group permissions of credentials are therefore
-//! ignored (systemd.exec(5), "Credentials").
+//! The configuration refers to a secret by a path such as `secrets/hash.key`, or by
+//! `credential:NAME`. The environment is an argument, so that tests need not change it. Secret
+//! files that other users can read are rejected. For a unit with `User=`, systemd grants access to
+//! a credential through an ACL. The mask of this ACL appears as the group permissions of the file.
+//! Group permissions of credentials are therefore ignored (systemd.exec(5), "Credentials").
 //!
 //! Invariant: no message and no `Debug` output contains a part of a secret. The text of a secret is
 //! overwritten in memory after use.
@@ -25,9 +25,9 @@ use super::canonical::Sealed;
 /// The location of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretName {
-    /// A file. Relative paths start in the folder of the configuration.
+    /// A file. Relative paths are resolved in the folder of the configuration.
     File(PathBuf),
-    /// A systemd credential, `credential:NAME`: the file NAME in the folder
+    /// The systemd credential NAME from `credential:NAME`, which is a file in the folder
     /// `$CREDENTIALS_DIRECTORY`.
     Credential(String),
 }
@@ -56,7 +56,7 @@ impl SecretName {
     }
 }
 
-/// The reason why a secret could not be read. It never contains a part of the secret.
+/// The reason why a secret could not be read. The reason never contains a part of the secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct SecretError {
@@ -70,9 +70,9 @@ pub struct SecretError {
 pub(super) enum Cause {
     /// The file does not exist. The help line explains how to create it.
     Missing,
-    /// The content of the file is wrong.
+    /// The content of the file is invalid.
     Content,
-    /// The name or permissions of the file are wrong, or a system call failed.
+    /// The name or the permissions of the file are not acceptable, or a system call failed.
     File,
 }
 
@@ -106,8 +106,8 @@ pub fn read_secret(
     }
 }
 
-/// The secret key of all hashes that select a backend. It has 16 bytes and is the same on all
-/// machines of a cluster.
+/// The secret key of all hash functions that select a backend. The key is 16 bytes long, and is the
+/// same on all machines of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HashKey([u8; 16]);
 
@@ -117,8 +117,8 @@ impl HashKey {
         &self.0
     }
 
-    /// Returns the SHA-256 of the key, for digests. The result may be shown, because the key has
-    /// 128 random bits and cannot be derived from the result.
+    /// Returns the SHA-256 of the key, for digests. The result need not be kept secret, because it
+    /// does not reveal the key, which has 128 random bits.
     pub fn fingerprint(&self) -> [u8; 32] {
         Sha256::new_with_prefix(b"sluicegate hash key, for digests\0").chain_update(self.0).finalize().into()
     }
@@ -126,8 +126,8 @@ impl HashKey {
     /// The placeholder key for a machine that has no secrets.
     pub(super) const STAND_IN: Self = Self([0; 16]);
 
-    /// Parses 32 hex digits. White space before and after the digits is ignored. A key that
-    /// consists of zeros is rejected, because it is the placeholder and a typical value in
+    /// Parses 32 hex digits. White space before and after the digits is ignored. A key of all zeros
+    /// is rejected, because it is the placeholder for missing secrets and a typical value in
     /// templates.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let digits = text.trim().as_bytes();
@@ -182,8 +182,8 @@ fn read_guarded(path: &Path, forbidden: u32) -> Result<String, SecretError> {
         let message = format!("{shown} can be read by other users (mode {:04o})", mode & 0o7777);
         return Err(SecretError::new(message, format!("chmod 600 {shown}")));
     }
-    // The buffer is allocated in full size, because a growing buffer leaves copies of the secret in
-    // freed memory.
+    // The buffer has its full size from the start, because a growing buffer would leave copies of
+    // the secret in freed memory.
     let mut bytes = Zeroizing::new(Vec::with_capacity(ROOM));
     file.take(MAX_SECRET_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > MAX_SECRET_BYTES {

@@ -1,4 +1,4 @@
-//! The sections that refer to each other, and helper functions for the checks across sections.
+//! Contains the sections that refer to each other, and helper functions for checks across sections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -64,12 +64,12 @@ impl Sections<'_> {
         self.encapsulations.get(name.map_or("gre", |name| &*name.value))?.value.as_ref()
     }
 
-    /// Returns the machines of a shard. If `shard` is `None`, returns all machines.
+    /// Returns the machines of a shard, or all machines if `shard` is `None`.
     pub(super) fn machines_of(&self, shard: Option<&Arc<str>>) -> impl Iterator<Item = &MachineDraft> {
         self.machines.iter().filter(move |machine| shard.is_none() || machine.shard.as_ref() == shard)
     }
 
-    /// Returns the first machine of a shard without a source address for outer headers of an
+    /// Returns the first machine in a shard that has no source address for outer headers of an
     /// address family.
     pub(super) fn without_source(
         &self,
@@ -82,8 +82,8 @@ impl Sections<'_> {
         machines.find(|machine| !has(machine))
     }
 
-    /// Returns the pools that VIPs name, and all pools that can be reached from them through
-    /// `next`.
+    /// Returns the pools that VIPs use directly, and all pools that can be reached from these pools
+    /// through `next`.
     pub(super) fn reached<'s, I: IntoIterator<Item = &'s str>>(
         &'s self,
         next: impl Fn(&'s PoolDraft) -> I,
@@ -100,8 +100,8 @@ impl Sections<'_> {
     }
 }
 
-/// Returns `true` if a name is invalid. Invalid names are stored in quotes. They have already been
-/// reported, and no reference can name them.
+/// Returns `true` if a name is invalid. Invalid names are stored in quotes, so that no reference
+/// matches them. The invalid names have already been reported.
 pub(super) fn is_flawed(name: &str) -> bool {
     name.starts_with('"')
 }
@@ -115,8 +115,8 @@ pub(super) fn in_order<'d, T>(
     items
 }
 
-/// Reports duplicate values. The problem is reported at the later value, and its help line names
-/// the position of the first one.
+/// Reports duplicate values. The problem is reported at the later value, and its help line contains
+/// the position of the first value.
 pub(super) fn each_once<'s, T: Ord + Copy + fmt::Display + 's>(
     sections: &Sections<'_>,
     items: impl Iterator<Item = &'s At<T>>,

@@ -1,7 +1,7 @@
 //! Checks BGP peers against the machines: names, local addresses, listen addresses and next hops.
 //!
-//! A setting that can never work is an error. A setting that is probably not intended is a warning.
-//! The module `announcement_checks` checks whether the peers can carry the routes of VIPs.
+//! Settings that can never work cause an error. Settings that are probably unintended cause a
+//! warning. The module `announcement_checks` checks whether the peers can carry the routes of VIPs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -119,8 +119,8 @@ fn passive(sections: &Sections<'_>, bgp: &BgpDraft, draft: &PeerDraft) {
     }
 }
 
-/// Checks that the peers of one machine have different names and addresses, and that the machine
-/// has a BGP identifier.
+/// Checks that the peers of a machine have distinct names and addresses, and that the machine has a
+/// BGP identifier.
 fn one_machine(sections: &Sections<'_>, bgp: &BgpDraft, machine: &MachineDraft) {
     let of = || bgp.peers.iter().filter(|draft| draft.peer.is_of(&machine.name));
     let mut names: BTreeMap<&str, &PeerDraft> = BTreeMap::new();

@@ -1,10 +1,10 @@
 //! Checks shards: which machines serve which VIPs, and whether these machines also serve the pools
 //! that the VIPs use.
 //!
-//! VIPs and pools without a shard are served by all machines. VIPs and pools of a shard are served
-//! by the machines of that shard. A VIP or pool may therefore use only pools of its own shard and
-//! pools without a shard. The checks cover all shards, and do not depend on the machine on which
-//! they run. Source: Eisenbud et al., *Maglev*, NSDI 2016, §2.2.
+//! All machines serve the VIPs and pools without a shard. Only the machines of a shard serve its
+//! VIPs and pools. A VIP or pool may therefore use only pools of its own shard and pools without a
+//! shard. The checks cover all shards, and do not depend on the machine on which they run. Source:
+//! Eisenbud et al., *Maglev*, NSDI 2016, §2.2.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::sections::Sections;
 
 type Shard<'d> = Option<&'d Arc<str>>;
 
-/// Runs all checks of shards.
+/// Runs all checks on shards.
 pub(super) fn check(sections: &Sections<'_>) {
     uses(sections);
     machines(sections);

@@ -1,10 +1,10 @@
 //! The files of a configuration, and the digest of their content.
 //!
-//! Two machines with the same digest choose backends, and check the health of backends, in the same
-//! way. The digest covers the files, the prefix lists, the hash key, and the CA certificates of
-//! checks and of API clients. It does not cover the certificate and key of a machine, which may
-//! differ between machines. The hash key cannot be derived from the digest, because it has 128
-//! random bits. Reference: FIPS 180-4 for SHA-256.
+//! Two machines with the same digest choose backends and check their health in the same way. The
+//! digest covers the files, the prefix lists, the hash key, and the CA certificates of checks and
+//! of API clients. The digest does not cover the certificate and key of a machine, which may differ
+//! between machines. The digest does not reveal the hash key, which has 128 random bits. Reference:
+//! FIPS 180-4 for SHA-256.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -25,7 +25,7 @@ pub struct Source {
     path: Arc<Path>,
     text: Arc<str>,
     digest: [u8; 32],
-    /// The stamp, for prefix lists only.
+    /// The stamp of a prefix list. `None` for other files.
     stamp: Option<Stamp>,
 }
 
@@ -43,8 +43,9 @@ impl Stamp {
 }
 
 impl Source {
-    /// Returns the path of the file. The path of the first file is as the caller passed it. The
-    /// path of an included file is the folder of the including file, joined with the name.
+    /// Returns the path of the file. For the first file, this is the path that the caller passed.
+    /// For an included file, the path is the folder of the including file joined with the included
+    /// name.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -55,7 +56,7 @@ impl Source {
         &self.text
     }
 
-    /// Returns the size of the file in bytes. This works for prefix lists too.
+    /// Returns the size of the file in bytes, also for prefix lists.
     pub fn bytes(&self) -> u64 {
         self.stamp.map_or(self.text.len() as u64, |stamp| stamp.bytes)
     }
@@ -97,9 +98,9 @@ impl Source {
     }
 }
 
-/// Returns the digest of a configuration: the SHA-256 of the digests of all files in order,
-/// followed by [`references`]. Paths are not included, so machines may have the configuration in
-/// different folders.
+/// Returns the digest of a configuration. This is the SHA-256 digest over the digests of all files
+/// in order, followed by [`references`]. Paths are not included, so the configuration may be in
+/// different folders on different machines.
 pub(super) fn digest(sources: &[Source], references: Option<&[u8; 32]>) -> [u8; 32] {
     let mut all = Sha256::new_with_prefix(b"sluicegate configuration\0");
     all.update((sources.len() as u64).to_be_bytes());
@@ -112,8 +113,8 @@ pub(super) fn digest(sources: &[Source], references: Option<&[u8; 32]>) -> [u8; 
     all.finalize().into()
 }
 
-/// Returns the SHA-256 of the secrets and certificates that the files name. The input is a hash of
-/// the hash key, followed by each CA certificate with the name of its section.
+/// Returns the SHA-256 of the secrets and certificates to which the files refer. The input is a
+/// hash of the hash key, followed by each CA certificate with the name of its section.
 pub(super) fn references(
     key: Option<HashKey>,
     checks: &BTreeMap<Arc<str>, CheckDraft>,
@@ -128,8 +129,8 @@ pub(super) fn references(
     let clients = admin.tcp.as_ref().map(|tcp| ("clients".to_owned(), Arc::clone(&tcp.client_ca)));
     for (whose, pem) in checks.chain(clients) {
         for part in [whose.as_bytes(), pem.as_bytes()] {
-            // Each string is preceded by its length, so that different lists of strings never give
-            // the same input.
+            // Each string is preceded by its length, so that different lists of strings never have
+            // the same hash input.
             all.update((part.len() as u64).to_be_bytes());
             all.update(part);
         }

@@ -1,9 +1,9 @@
 //! Rejects a strict cache if several machines serve the VIP.
 //!
 //! With `strict = true`, a cached value is never older than an acknowledged write. The reply to a
-//! write passes through only one machine, so the caches of other machines would keep the old value.
-//! The module `kv_cache` reads the key `strict`, and `replicas` rejects the combination of a cache
-//! with replicas.
+//! write passes through a single machine, so the caches of the other machines would keep the old
+//! value. The module `kv_cache` reads the key `strict`, and `replicas` rejects the combination of a
+//! cache with replicas.
 
 use super::ports::Protocol;
 use super::sections::Sections;

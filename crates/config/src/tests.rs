@@ -1,4 +1,5 @@
-//! Tests that parse a text to a [`Config`], and helpers for the test modules.
+//! Tests that parse configuration text into a [`Config`], and helper functions for the test
+//! modules.
 
 mod admin;
 mod announcements;
@@ -41,7 +42,7 @@ use super::*;
 pub(super) const EXAMPLE: &str = include_str!("../every-key.toml");
 pub(super) const KEY: &str = "000102030405060708090a0b0c0d0e0f";
 
-/// Parses a text. Every secret has the content [`KEY`].
+/// Parses a configuration text. The content of every secret is [`KEY`].
 pub(super) fn parsed(text: &str) -> Result<(Config, Problems), Problems> {
     parse(text, Path::new("etc/a.toml"), &|_| Ok(KEY.to_owned()))
 }
@@ -77,13 +78,13 @@ services = [{ ports = [80], protocol = "tcp", pool = "p" }]
 pub(super) type Row =
     (&'static str, &'static str, &'static [(usize, &'static str, &'static str, &'static str)]);
 
-/// Returns the errors and warnings of a text.
+/// Returns the errors and warnings about a configuration text.
 pub(super) fn all(text: &str) -> Vec<Problem> {
     let problems = parsed(text).map_or_else(|errors| errors, |(_, warnings)| warnings);
     problems.iter().cloned().collect()
 }
 
-/// Formats a problem in one line: position, severity, field, message and help.
+/// Formats a problem on one line: position, severity, field, message and help.
 pub(super) fn printed(problem: &Problem) -> String {
     let Problem { field, message, help, severity, .. } = problem;
     let place = match (problem.line(), problem.column()) {
@@ -99,14 +100,14 @@ pub(super) fn all_printed(problems: &Problems) -> String {
     problems.iter().map(printed).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the keys that the help line of an unknown key lists.
+/// Returns the known keys that the help line for an unknown key lists.
 pub(super) fn known_keys(problem: &Problem) -> Option<Vec<&str>> {
     let keys = problem.help.as_deref()?.strip_prefix("known keys: ")?;
     problem.message.starts_with("unknown key ").then(|| keys.split(", ").collect())
 }
 
-/// Returns `true` if a problem has this message and this help line. An empty `help` means no help
-/// line.
+/// Returns `true` if a problem has this message and this help line. If `help` is empty, the problem
+/// must not have a help line.
 pub(super) fn says(problem: &Problem, message: &str, help: &str) -> bool {
     problem.message == message && problem.help.as_deref().unwrap_or_default() == help
 }
@@ -209,7 +210,7 @@ fn every_whole_configuration_in_a_document_is_quiet() {
     let pages = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
     let pages = pages.map(|entry| entry.unwrap().path());
     let texts = pages.chain([root.join("README.md")]).map(|path| std::fs::read_to_string(path).unwrap());
-    // The tutorials write the file by a shell command. This test has no systemd credentials.
+    // The tutorials write the file with a shell command. This test has no systemd credentials.
     let all = texts.collect::<String>().replace("credential:", "");
     let all = all.replace("<<'END'\n[cluster]", "```toml\n[cluster]").replace("\nEND\n", "\n```\n");
     let whole: Vec<_> = blocks(&all).filter(|block| block.starts_with("[cluster]\n")).collect();
@@ -265,10 +266,10 @@ fn the_example_has_every_key() {
     assert!(keys.len() > 90, "{}: {keys:?}", keys.len());
 }
 
-/// A key that is not similar to any known key. The help line then lists the known keys.
+/// A key that is not similar to any known key, so that the help line lists the known keys.
 const UNKNOWN: &str = "zzzzzzzzzzzz";
 
-/// Adds an unknown key to every table, and records the keys of the file.
+/// Adds an unknown key to every table, and records the keys in the file.
 fn ask(value: &mut toml::Value, field: &str, there: &mut std::collections::BTreeSet<String>) {
     match value {
         toml::Value::Table(table) => {
@@ -284,8 +285,8 @@ fn ask(value: &mut toml::Value, field: &str, there: &mut std::collections::BTree
     }
 }
 
-/// Returns the field without user-defined names and without indices. HTTPS checks count as HTTP
-/// checks.
+/// Returns the field without user-defined names and without indices. HTTPS checks are treated as
+/// HTTP checks.
 fn kind(field: &str) -> String {
     let mut parts: Vec<&str> = field.split('.').map(|part| part.split('[').next().unwrap_or(part)).collect();
     let named = ["check", "encapsulation", "machine", "pool", "prefix_group", "remote", "vip"];

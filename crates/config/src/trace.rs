@@ -1,6 +1,6 @@
 //! `[trace]`: the receivers of trace reports, which describe what happens to marked packets.
 //!
-//! If this section is missing, no reports are sent. The crate `forwarder` reads the marks, and
+//! Without this section, no reports are sent. The crate `forwarder` reads the marks, and
 //! authenticates them with a key that is derived from the cluster's hash key.
 
 use config_text::{Expected, Section};
@@ -32,8 +32,8 @@ impl Trace {
     }
 }
 
-/// The maximum report rate. All reports of one second must fit into the ring that leads from a
-/// packet thread to the control loop.
+/// The maximum report rate. The reports of one second must fit into the notice ring between a
+/// packet thread and the control loop.
 const MOST: u32 = 200;
 const RECEIVERS: Expected =
     Expected::new("a list of prefixes or addresses").example("[\"198.51.100.9\", \"2001:db8:9::/64\"]");

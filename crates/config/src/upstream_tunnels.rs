@@ -1,7 +1,7 @@
 //! `[cluster.upstream_tunnels]`: tunnels through which upstream devices send packets for VIPs to
 //! the machines.
 //!
-//! Peers of the same shard may send fragments without this section (module `peers`). The crate
+//! Peers in the same shard may send fragments even without this section (module `peers`). The crate
 //! `forwarder` decapsulates the packets. Source: Eisenbud et al., *Maglev*, NSDI 2016, §2.1.
 
 use config_text::{At, Expected, Node};
@@ -12,7 +12,7 @@ use forwarder::{Prefix, TunnelProtocols};
 use super::address::AddressNode;
 use super::canonical;
 
-/// The devices between routers and load balancers that send packets for VIPs through tunnels.
+/// The upstream devices that send packets for VIPs through tunnels, and the tunnel protocols.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UpstreamTunnels {
     /// The source addresses of the tunnel packets.
@@ -58,8 +58,8 @@ fn kinds<S: Serializer>(kinds: &TunnelProtocols, to: S) -> Result<S::Ok, S::Erro
 const NAMES: [(&str, TunnelProtocols); 3] =
     [("gre", TunnelProtocols::GRE), ("ipip", TunnelProtocols::IPIP), ("gue", TunnelProtocols::GUE)];
 const ALL: TunnelProtocols = TunnelProtocols::GRE.and(TunnelProtocols::IPIP).and(TunnelProtocols::GUE);
-/// The maximum number of source prefixes: a quarter of the entries in the XDP program, which also
-/// contain the peers.
+/// The maximum number of source prefixes, which is a quarter of the XDP program's map. The map also
+/// contains the peers.
 const MOST: usize = 256;
 const SOURCES: Expected = Expected::new("a list of prefixes or addresses").example("[\"198.51.100.64/28\"]");
 const SOURCE: Expected = Expected::new("an IP prefix or address").example("\"198.51.100.64/28\"");

@@ -1,4 +1,4 @@
-//! `[vip.NAME]`: the addresses that clients use, and the pools that serve them.
+//! `[vip.NAME]`: addresses that clients connect to, and the pools that receive the traffic.
 //!
 //! This module reads the sections and defines [`Vip`]. The module `announce` reads the BGP settings
 //! of a VIP, `consistency` detects conflicts between VIPs, and `groups` checks suffixes against
@@ -23,7 +23,7 @@ use super::ports::{PORTS, Ports, Protocol};
 use super::prefix_group::PrefixGroup;
 use super::remote_pool::RemotePool;
 
-/// A virtual service: addresses, and the pools that serve them.
+/// A virtual IP: addresses that clients connect to, and the pools that receive the traffic.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Vip {
     /// The name of the VIP.
@@ -46,7 +46,7 @@ pub struct Vip {
     #[serde(flatten)]
     pub guard: Guard,
     /// The remote clusters that serve the VIP. New flows are redirected to these clusters while no
-    /// backend in this cluster is in service. Default: none.
+    /// backend in this cluster is serving. Default: none.
     pub remote_pools: Vec<RemotePool>,
     /// `true` if the VIP accepts fragments. Default: `true`.
     pub fragments: bool,
@@ -70,8 +70,8 @@ impl Vip {
         own.chain(grouped)
     }
 
-    /// Returns the addresses at which health checks can probe the VIP. These are its own addresses,
-    /// and one address per suffix. That address consists of the group's first prefix of the family,
+    /// Returns the addresses at which health checks can probe the VIP. The result contains the
+    /// VIP's own addresses, and one address per suffix: the group's first prefix of the family,
     /// zeros, and the suffix. By convention, the first prefix belongs to this cluster.
     pub fn reachable_at(&self) -> Vec<IpAddr> {
         let in_group = |suffix: &Suffix| {
@@ -83,8 +83,9 @@ impl Vip {
         addresses
     }
 
-    /// Returns the announced routes. These are the aggregates, and all host routes and first group
-    /// prefixes that are not inside an aggregate. The result is empty if the VIP is not announced.
+    /// Returns the announced routes. These are the aggregates, and those host routes and first
+    /// group prefixes that are not inside an aggregate. The result is empty if the VIP is not
+    /// announced.
     pub fn routes(&self) -> BTreeSet<Prefix> {
         let prefixes = self.group.as_ref().map_or(&[][..], |group| &group.prefixes);
         self.announce
@@ -129,7 +130,7 @@ pub struct Service {
     /// The pool that the service uses. Services with the same pool share the `Arc`.
     #[serde(serialize_with = "pool_name")]
     pub pool: Arc<Pool>,
-    /// The part of a packet that determines the backend. Default: [`HashPolicy::FiveTuple`], or
+    /// The part of a packet that selects the backend. Default: [`HashPolicy::FiveTuple`], or
     /// [`HashPolicy::Key`] for UDP services of a pool with `kv`.
     #[serde(serialize_with = "canonical_hash")]
     pub hash: HashPolicy,
@@ -182,7 +183,7 @@ pub(super) struct ServiceDraft {
 }
 
 impl ServiceDraft {
-    /// Returns the part of a packet that determines the backend within `pool`.
+    /// Returns the part of a packet that selects the backend within `pool`.
     fn policy(&self, pool: &Pool) -> HashPolicy {
         if self.protocol == Protocol::Udp && pool.kv.is_some() {
             return HashPolicy::Key;
@@ -201,7 +202,7 @@ impl VipDraft {
         root.named("vip").into_iter().filter_map(|(name, node)| Self::read(name, &node, lists)).collect()
     }
 
-    /// Builds the VIP, and replaces the names of pools and of the group by their values. Returns
+    /// Builds the VIP, and replaces the names of its pools and its group with their values. Returns
     /// `None` if a pool is not in `pools`, or the group is not in `groups`.
     pub(super) fn build(
         &self,
@@ -287,8 +288,8 @@ fn read_addresses(section: &mut Section<'_>) -> (Vec<At<IpAddr>>, Option<Name>, 
     (addresses, group.and_then(|node| node.reference()), suffixes)
 }
 
-/// Reads the names of the remote clusters that serve the VIP, and the names of the checks that test
-/// the VIP there.
+/// Reads the names of the remote clusters that serve the VIP, and of the checks that probe the VIP
+/// in these clusters.
 fn read_remotes(section: &mut Section<'_>) -> (Vec<Name>, Vec<Name>) {
     let (remotes, checks) = (section.optional("remotes"), section.optional("remote_checks"));
     if let Some(node) = checks.as_ref().filter(|_| remotes.is_none()) {

@@ -31,7 +31,7 @@ pub struct VlanRule {
     /// The VLANs with which the frame is sent, outermost first, at most two.
     pub to: Vec<u16>,
     /// `true` if the outer tag is a service tag (IEEE 802.1ad, EtherType 0x88a8). Default: `true`
-    /// for two tags, `false` for one.
+    /// for two tags, `false` for one tag.
     pub is_service: bool,
 }
 
@@ -64,7 +64,7 @@ fn path(vlans: &[u16]) -> String {
     vlans.iter().map(ToString::to_string).collect::<Vec<_>>().join(".")
 }
 
-/// Reads the VLAN policies of a machine. Each key must be one of `interfaces`.
+/// Reads the VLAN policies of a machine. Each key must be in `interfaces`.
 pub(super) fn read_all(section: &mut Section<'_>, interfaces: &[String]) -> BTreeMap<String, Vlan> {
     let entries = section.optional("vlan").and_then(|node| node.section()).map(Section::entries);
     let mut vlans = BTreeMap::new();

@@ -34,7 +34,7 @@ fn main() -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// A stand-in for the keyed hash of the 5-tuple, which a real program must use.
+/// Replaces the keyed hash of the 5-tuple, which a real program must use.
 const fn scatter(n: u64) -> u64 {
     let n = (n ^ (n >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     (n ^ (n >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53)

@@ -1,7 +1,7 @@
-//! Export and import of table entries. A new process uses these functions to take over the
-//! connection table of the old process.
+//! Exports and imports table entries, so that a new process can take over the connection table of
+//! the old process.
 //!
-//! Export writes one record for each bucket that is not empty. Import puts the records into a table
+//! Export writes one record for each bucket that is not empty. Import adds the records to a table
 //! of the same size. An imported flow keeps its hash, state, age and probation flag.
 //!
 //! The caller transports the records. Before import, the caller must check that both processes have
@@ -15,12 +15,12 @@ use crate::layout::{ENTRY_BYTES, LINE_BYTES, Line, WAYS};
 use crate::table::{FlowTable, Place};
 use crate::walk::Cursor;
 
-/// The size of a record in bytes. A record consists of the index of a bucket in little endian and
-/// the 64 bytes of the bucket.
+/// The size of a record in bytes. A record consists of a bucket's index (in little-endian order)
+/// and the bucket's 64 bytes.
 pub const RECORD_BYTES: usize = 4 + LINE_BYTES;
 
-/// The error that [`FlowTable::unpack`] returns for an invalid record. A record is truncated, names
-/// a bucket that does not exist in this table, or contains an invalid entry.
+/// The error that [`FlowTable::unpack`] returns for an invalid record: the record is truncated,
+/// contains the index of a nonexistent bucket, or contains an invalid entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unreadable;
@@ -40,7 +40,7 @@ impl FlowTable {
     /// Expired entries are exported too. The importing table frees these flows later.
     ///
     /// # Cost
-    /// The function reads one cache line per bucket, in order.
+    /// Reads one cache line per bucket, in order.
     pub fn pack(&self, from: Cursor, buckets: usize, to: &mut Vec<u8>) -> Option<Cursor> {
         let (start, end, next) = self.step(from, buckets);
         for bucket in start..end {

@@ -1,7 +1,7 @@
 //! The capacity and the idle timeouts of a table, with their allowed ranges.
 //!
-//! Every allowed timeout is far shorter than the time after which [`crate::Tick`] wraps. The
-//! control plane parses the timeouts from text and passes them as [`Duration`].
+//! All allowed timeouts are far shorter than the wrap period of [`crate::Tick`]. The control plane
+//! parses the timeouts from text and passes them as [`Duration`].
 
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -41,14 +41,13 @@ impl Config {
 
 /// The idle timeouts of the flow states.
 ///
-/// As long as flows that are not on probation use less than half of the entries, the timeouts have
-/// their configured values. A flow then expires at its timeout or up to two ticks later. When flows
-/// that are not on probation use more than half of the entries, timeouts shrink. An attacker
-/// therefore has to keep sending packets to fill the table with forged flows. For each additional
-/// 1/16 of the entries in use, every timeout shrinks by 5/32 of its configured value. When 7/8 of
-/// the entries are in use, timeouts reach their minimum of 1/16 of the configured value. No timeout
-/// shrinks below the value of `new`. A timeout that is configured shorter than `new` does not
-/// shrink.
+/// While flows off probation use less than half of the entries, the timeouts have their configured
+/// values. A flow then expires at its timeout or up to two ticks later. When they use more than
+/// half of the entries, timeouts shrink, so that an attacker has to keep sending packets to fill
+/// the table with forged flows. For each additional 1/16 of the entries in use, every timeout
+/// shrinks by 5/32 of its configured value. When 7/8 of the entries are in use, timeouts reach
+/// their minimum of 1/16 of the configured value. No timeout shrinks below the value of `new`, and
+/// a timeout that is configured to be shorter than `new` does not shrink at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// The timeout of a TCP flow that has sent only SYN packets, and of every flow on probation.
@@ -57,14 +56,14 @@ pub struct Timeouts {
     /// The timeout of a TCP flow that has sent data in at least eight different ticks. The range is
     /// 10 s to 24 h, and the default is 15 min.
     ///
-    /// If a TCP flow has sent data in fewer than eight ticks, its timeout is one eighth of this
+    /// The timeout of a TCP flow that has sent data in fewer than eight ticks is one eighth of this
     /// value, but at least `new`.
     pub established: Duration,
     /// The timeout of a TCP flow after FIN or RST. The range is 1 s to 10 min, and the default is
     /// 10 s.
     pub closing: Duration,
-    /// The timeout of flows of all other protocols. The range is 1 s to 24 h, and the default is 60
-    /// s.
+    /// The timeout for flows that use any other protocol. The range is 1 s to 24 h, and the default
+    /// is 60 s.
     ///
     /// Some TCP flows also use this timeout, or `established` if that is shorter:
     /// - A flow whose first packet was not a SYN, until it has sent three packets in different
@@ -105,8 +104,8 @@ impl Timeouts {
         Ok(())
     }
 
-    /// Returns the longest of the four timeouts. A freed slot must not be reused before this time
-    /// has passed, because flows may still refer to the slot.
+    /// Returns the longest of the four timeouts. A freed slot must not be reused until this time
+    /// has passed, because flows may still refer to it.
     #[must_use]
     pub fn longest(&self) -> Duration {
         self.new.max(self.established).max(self.closing).max(self.udp)

@@ -1,15 +1,15 @@
 //! The 16-byte entry of one flow, and the state transitions that its packets cause.
 //!
-//! Invariant: a non-empty entry has a nonzero tag and a nonzero state byte. Module `layout`
-//! describes the bytes and buckets, and module `room` evicts entries.
+//! Invariant: a non-empty entry has a nonzero tag and a nonzero state byte. The module `layout`
+//! describes the bytes and buckets, and the module `room` evicts entries.
 
 use core::time::Duration;
 
 use crate::config::Timeouts;
 use crate::tick::{Tick, span_of, ticks_covering};
 
-/// The exclusive upper limit of slots and VIP indexes. Both have 24 bits, and the value with all
-/// bits set is reserved.
+/// The exclusive upper limit for slot numbers and VIP indexes. Both have 24 bits, and the value
+/// with all bits set is reserved.
 pub const ID_LIMIT: u32 = (1 << 24) - 1;
 
 /// The VIP and backend slot of a flow.
@@ -40,7 +40,7 @@ pub enum Signal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// A TCP flow that began with SYN. Since its first tick, it has sent only SYN packets.
+    /// A TCP flow that began with a SYN, and has sent no other packets after its first tick.
     New = 1,
     /// A TCP flow that has sent data in at least eight ticks.
     Established = 2,
@@ -48,15 +48,14 @@ pub enum State {
     Closing = 3,
     /// A flow of any protocol other than TCP.
     Udp = 4,
-    /// A TCP flow that did not begin with SYN and has not yet sent two more packets, each in a
-    /// later tick than the one before. An attacker with forged source addresses can cause such
-    /// flows.
+    /// A TCP flow that did not begin with a SYN and has not yet sent two more packets in two later
+    /// ticks. An attacker can create such flows with forged source addresses.
     Midstream = 5,
     /// A TCP flow that has sent data, but not yet in eight ticks. An attacker reaches this state
-    /// with a SYN and an ACK from a forged source address, because the table does not see the
-    /// replies of the backend.
+    /// with a SYN and an ACK from a forged source address, because the table does not see replies
+    /// from the backend.
     ///
-    /// `Opened` differs from [`State::Established`] in one bit. The test that most packets pass
+    /// `Opened` differs from [`State::Established`] in one bit. The check for the most common case
     /// ignores this bit, so it handles both states.
     Opened = 6,
     /// A TCP flow that continues at least one tick after FIN or RST. The FIN may have been forged,
@@ -64,10 +63,10 @@ pub enum State {
     Reopened = 7,
 }
 
-/// The number of ticks with data after which a TCP flow counts as proven. An unproven flow has the
-/// state [`State::Opened`] and the timeout `established / PROOF`.
+/// The number of ticks with data after which a TCP flow is considered proven. An unproven flow has
+/// the state [`State::Opened`] and the timeout `established / PROOF`.
 ///
-/// The table does not see handshakes, so it requires that a flow sends packets over time. An
+/// The table cannot observe handshakes, so it requires a flow to send packets over some time. An
 /// attacker needs `PROOF` packets to keep a forged entry for the time `established`, because
 /// proving a flow takes `PROOF` packets, and each packet extends an unproven flow only by
 /// `established / PROOF`. With a lower value, an attacker could prove a flow with fewer packets.
@@ -75,22 +74,22 @@ pub enum State {
 ///
 /// By default, timeouts shrink when flows that are not on probation use more than 500,000 entries.
 /// To keep that many entries with pairs of SYN and ACK, an attacker must send 8,900 packets per
-/// second. Extending existing flows takes 4,400 packets per second. Without this proof, 1,100
+/// second. Extending existing flows requires 4,400 packets per second. Without the proof, 1,100
 /// packets per second would be enough. A proven flow needs only one packet per timeout, from a
 /// client or from an attacker.
 ///
 /// With a value of 8, a client that sends continuously is proven after two seconds. A client that
 /// rarely sends keeps its entry if its packets are at most 112 s apart, and its eighth packet
-/// proves the flow. Keep-alives of MQTT, WebSocket and SSH are 15 to 60 s apart. A client that is
+/// proves the flow. MQTT, WebSocket and SSH send keep-alives every 15 to 60 s. A client that is
 /// silent for longer loses its entry, but its Maglev table selects the same backend until the pool
 /// changes. With a value of 15, packets could be only 60 s apart, which is too close to the usual
 /// keep-alive intervals.
 pub(crate) const PROOF: u8 = 8;
 
-/// A live flow in the result of [`crate::FlowTable::list`] and [`crate::FlowTable::peek`].
+/// A live flow, as returned by [`crate::FlowTable::list`] and [`crate::FlowTable::peek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The lower 48 bits of the hash of the flow. A value of 0 is stored as 1.
+    /// The lower 48 bits of the flow hash. A value of 0 is stored as 1.
     pub tag: u64,
     /// The slot of the backend.
     pub slot: u32,
@@ -104,7 +103,7 @@ pub struct Entry {
     pub idle: Duration,
 }
 
-/// An entry as it is stored in memory. Module `layout` documents the format.
+/// An entry as it is stored in memory. The module `layout` documents the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Packed(u128);
@@ -246,9 +245,9 @@ impl Clock {
         index_of(self.state_byte())
     }
 
-    /// Returns `true` if the packet leaves the entry unchanged. This is the case for a data packet
-    /// of an established or opened flow whose last packet arrived in the same tick. Most packets of
-    /// a busy flow pass this test.
+    /// Returns `true` if the packet leaves the entry unchanged. Data packets of an established or
+    /// opened flow leave the entry unchanged if the last packet arrived in the same tick. Most
+    /// packets of a busy flow pass this test.
     #[inline]
     pub(crate) fn unmoved_by(self, signal: Signal, now: Tick) -> bool {
         const ESTABLISHED: u8 = State::Established as u8;
@@ -289,8 +288,7 @@ pub(crate) struct TickLimits {
     whole: [u32; STATES],
     /// The current step, 0 to [`LAST_STEP`].
     step: usize,
-    /// The current `step` applies while the number of entries that are not on probation is in this
-    /// range.
+    /// The current `step` applies while the number of entries off probation is in this range.
     span: [usize; 2],
     capacity: usize,
 }
@@ -301,7 +299,7 @@ impl TickLimits {
         let (new, closing) = (ticks_covering(timeouts.new), ticks_covering(timeouts.closing));
         let (established, udp) = (ticks_covering(timeouts.established), ticks_covering(timeouts.udp));
         let mut whole = [0; STATES];
-        // Index 0 stands for an empty entry, which must never expire, even if timeouts shrink.
+        // Index 0 represents an empty entry, which must never expire, even if timeouts shrink.
         whole[0] = 1 << 30;
         for (state, ticks) in [
             (State::New, new),
@@ -374,11 +372,11 @@ impl TickLimits {
     }
 }
 
-/// The state byte after a packet. The indexes are the signal, a flag and the old state byte. The
-/// flag is 1 if the packet arrived at least one tick after the last one.
+/// The state byte after a packet. The indexes are the packet type, a flag that is 1 if the packet
+/// arrived at least one tick after the previous packet, and the old state byte.
 ///
-/// A lookup table avoids branches. The CPU would mispredict them if packets of different flows are
-/// mixed.
+/// The lookup table avoids branches, which the CPU would mispredict when packets of different flows
+/// are mixed.
 static AFTER: [[[u8; BYTES]; 2]; 4] = {
     let mut table = [[[0; BYTES]; 2]; 4];
     let signals = [Signal::Syn, Signal::Data, Signal::FinOrRst, Signal::Datagram];
@@ -395,8 +393,8 @@ static AFTER: [[[u8; BYTES]; 2]; 4] = {
 
 /// Computes the next state byte.
 ///
-/// A signal that does not match the protocol of the entry is treated like any other packet. The
-/// protocol differs only if two flows have the same hash.
+/// The packet type may not match the protocol of the entry if two flows have the same hash. Such a
+/// packet is treated like any other packet.
 const fn state_after(byte: u8, signal: Signal, later: bool) -> u8 {
     const NEW: u8 = State::New as u8;
     const ESTABLISHED: u8 = State::Established as u8;
@@ -449,7 +447,7 @@ const fn field(value: u32, shift: u32) -> u128 {
 pub(crate) const TAG_MASK: u64 = (1 << 48) - 1;
 /// The number of states with and without probation.
 pub(crate) const STATES: usize = 16;
-/// The number of values of a state byte.
+/// The number of values that a state byte can have.
 const BYTES: usize = 256;
 /// The last step of the shrinking timeouts, reached when 14/16 of the entries are in use.
 const LAST_STEP: usize = 6;

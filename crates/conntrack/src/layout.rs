@@ -1,5 +1,5 @@
-//! The memory layout of the table. The layout is documented so that other processes can read the
-//! table. The table consists of 64-byte cache lines. All numbers are in little endian.
+//! The memory layout of the table, documented so that other processes can read the table. The table
+//! consists of 64-byte cache lines. All numbers are little-endian.
 //!
 //! # Layout
 //!
@@ -26,13 +26,13 @@ use core::hint::select_unpredictable;
 use crate::entry::{Packed, TAG_MASK};
 use crate::tick::TICKS_PER_SECOND;
 
-/// The version of the memory layout. The version increases with every change of the layout.
+/// The version of the memory layout, which is incremented with every change to the layout.
 pub const LAYOUT_VERSION: u32 = 3;
 /// The first eight bytes of a table.
 pub const MAGIC: [u8; 8] = *b"SluiceFT";
 /// The size of one entry in bytes.
 pub const ENTRY_BYTES: usize = 16;
-/// The size of one bucket and of the header in bytes.
+/// The size of a bucket, and of the header, in bytes.
 pub const LINE_BYTES: usize = 64;
 
 /// One cache line, which is the header or a bucket of four entries.
@@ -52,7 +52,7 @@ impl Line {
     }
 
     /// Returns the only position in this bucket that can contain `tag`. The caller must compare the
-    /// tags. The function uses four conditional moves and no branches.
+    /// tags. Uses four conditional moves and no branches.
     #[inline]
     pub(crate) fn way_of(&self, tag: u64) -> usize {
         let mut found = 0;
@@ -95,8 +95,8 @@ pub(crate) const fn other_bucket(tag: u64, bucket: usize, buckets: usize) -> usi
     if sum >= bucket { sum - bucket } else { sum + buckets - bucket }
 }
 
-/// Maps `hash` evenly to a number below `buckets`. The function multiplies, so it works for any
-/// number of buckets, not only for powers of two.
+/// Maps `hash` evenly to a number below `buckets`, by a multiplication that works for any number of
+/// buckets, not only for powers of two.
 #[inline]
 const fn scale(hash: u64, buckets: usize) -> usize {
     #[expect(clippy::cast_possible_truncation, reason = "the quotient is below `buckets`")]

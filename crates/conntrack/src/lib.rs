@@ -47,7 +47,7 @@ pub use table::{BucketProbe, FlowTable, Hit, Inserted, Query};
 pub use tick::{TICKS_PER_SECOND, Tick};
 pub use walk::{Cursor, Filter};
 
-/// Compiles the example of the README as a test.
+/// Compiles the example in the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,8 +1,8 @@
-//! The prefetch hint, which is the only unsafe code of this crate. The function is public, so that
+//! The prefetch hint, which is the only unsafe code in this crate. The function is public, so that
 //! crates that forbid unsafe code can use it.
 
-/// Prefetches the cache line that contains the first byte of `what` into all cache levels. The
-/// function has no effect on CPUs other than x86-64.
+/// Prefetches the cache line that contains the first byte of `what` into all cache levels. Has no
+/// effect on CPUs other than x86-64.
 #[inline]
 #[cfg_attr(
     target_arch = "x86_64",

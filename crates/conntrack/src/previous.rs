@@ -1,11 +1,10 @@
-//! Read-only access to the connection tables of previous packet threads. These threads have usually
-//! already ended. The packets of the flows in these tables now arrive at other threads.
+//! Provides read-only access to the connection tables of previous packet threads. These threads
+//! have usually ended, and packets of their flows now arrive at other threads.
 //!
 //! The entries of these tables never change, so all threads share the tables without a lock. Each
 //! entry has two atomic marks, which are set once and never cleared. When the next packet of a flow
 //! arrives at a thread, the thread copies the flow into its own table with [`FlowTable::adopt`].
-//! The old tables are not merged into one table, because both buckets of a flow could be full
-//! there.
+//! The old tables are not merged, because both buckets of a flow could be full in a merged table.
 //!
 //! Ticks wrap. The owner must therefore drop a [`PreviousTables`] once [`crate::Timeouts::longest`]
 //! has passed since its construction.
@@ -26,7 +25,7 @@ pub struct PreviousTables {
 }
 
 /// The position of a walk that visits the previous process's tables first and then the thread's own
-/// table. The default is the start of the walk.
+/// table. The default is the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowCursor {
     /// A position in the previous process's tables, if there are any.
@@ -41,8 +40,7 @@ impl Default for FlowCursor {
     }
 }
 
-/// The parameters of one step of a walk through the previous process's tables and the thread's own
-/// table.
+/// The parameters of one step of a walk through all tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     /// The position at which the step begins.
@@ -72,13 +70,13 @@ impl PreviousTables {
     /// size, but must use the same hash key and clock.
     ///
     /// # Cost
-    /// The marks take one byte per bucket, which is 1/64 of the memory of the tables.
+    /// The marks take one byte per bucket, which is 1/64 of the table memory.
     #[must_use]
     pub fn new(tables: Vec<FlowTable>) -> Self {
         Self { tables: tables.into_iter().map(Marked::new).collect() }
     }
 
-    /// Returns the number of entries, including expired and marked ones.
+    /// Returns the number of entries, including expired and marked entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.tables.iter().map(|table| table.flows.len()).sum()
@@ -90,8 +88,8 @@ impl PreviousTables {
         self.len() == 0
     }
 
-    /// Returns the capacity of each table. Import the records of [`PreviousTables::pack`] into a
-    /// table of the same capacity.
+    /// Returns the capacity of each table. Import the records that [`PreviousTables::pack`] wrote
+    /// into a table with the same capacity.
     pub fn capacities(&self) -> impl Iterator<Item = usize> {
         self.tables.iter().map(|table| table.flows.buckets() * WAYS)
     }
@@ -122,8 +120,8 @@ impl PreviousTables {
         next
     }
 
-    /// Returns the live flow with this hash. If several tables contain the flow, the entry that was
-    /// used last is returned.
+    /// Returns the live flow with this hash. If several tables contain the flow, returns the most
+    /// recently used entry.
     ///
     /// # Cost
     /// A lookup reads two cache lines per table, and one more line for the mark of a found entry.
@@ -136,10 +134,10 @@ impl PreviousTables {
     /// and were not adopted, and the cursor of the next step. The cursor is `None` after the last
     /// table.
     ///
-    /// A step does not continue in the next table.
+    /// A step never spans two tables.
     ///
     /// # Cost
-    /// The cost equals that of [`FlowTable::list`].
+    /// The same as for [`FlowTable::list`].
     pub fn list<'a>(
         &'a self,
         from: Cursor,
@@ -282,8 +280,8 @@ impl FlowTable {
     }
 
     /// Purges flows from the previous tables first and then from this table. Each call performs one
-    /// step. The order matters. If a flow were purged from this table first, it could be copied
-    /// again from a previous table.
+    /// step. The order of the tables matters: a flow that was purged from this table first could be
+    /// copied again from a previous table.
     ///
     /// Returns the number of removed flows and the cursor of the next step.
     pub fn purge_after(

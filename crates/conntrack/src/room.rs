@@ -1,12 +1,12 @@
 //! Finds a free entry for a new flow, and evicts flows on probation if necessary.
 //!
-//! Each hash has two buckets with four places (entries) each. The search prefers a free or expired
-//! place. If there are several, it takes one in the first bucket, because lookups read that bucket
-//! first. If no place is free or expired, the search looks for a flow that can move to a free place
-//! in its other bucket, and uses the place of that flow. If the table is 7/8 full, the search moves
-//! no flow when either bucket contains a flow on probation. Otherwise the search evicts the oldest
-//! flow on probation of the two buckets. If there is no such flow, it moves a flow to its other
-//! bucket and evicts the oldest flow on probation there.
+//! Each hash has two buckets with four entries each. The search prefers a free or expired entry. If
+//! there are several, the search uses one in the first bucket, because lookups read that bucket
+//! first. If there is none, the search looks for a flow that can move to a free entry in its other
+//! bucket, and uses the old entry of that flow. If the table is 7/8 full, the search moves no flow
+//! when either bucket contains a flow on probation. Otherwise the search evicts the oldest flow on
+//! probation of the two buckets. If there is no such flow, it moves a flow to its other bucket and
+//! evicts the oldest flow on probation there.
 //!
 //! Invariant: a live flow that is not on probation may move between its two buckets, but is never
 //! evicted. A search moves at most one flow and reads at most eight other buckets.
@@ -20,11 +20,11 @@ use crate::table::{Candidates, FlowTable, Place};
 use crate::tick::Tick;
 
 impl FlowTable {
-    /// Returns a free place for a new flow. The function evicts a flow if necessary, and frees the
-    /// expired flows in both buckets.
+    /// Returns a free entry for a new flow. Evicts a flow if necessary, and frees the expired flows
+    /// in both buckets.
     ///
-    /// If a flood has filled the table, an attempt to move a flow would probably fail and would
-    /// cost cache misses. The function then evicts a flow on probation without such an attempt.
+    /// When a flood has filled the table, an attempt to move a flow would probably fail and cause
+    /// cache misses. In this case, a flow on probation is evicted without such an attempt.
     #[inline]
     pub(crate) fn make_room(&mut self, at: Candidates, now: Tick) -> Option<Place> {
         let (best, any_expired) = self.best_bid(at, now);
@@ -42,8 +42,8 @@ impl FlowTable {
         }
     }
 
-    /// Returns the bid (rank) of the best place in the two buckets, and `true` if a flow in them
-    /// has expired. The code has no branches, because the CPU cannot predict them during a flood.
+    /// Returns the highest rank of an entry in the two buckets, and `true` if a flow in them has
+    /// expired. The code has no branches, because the CPU cannot predict them during a flood.
     #[inline(always)]
     fn best_bid(&self, at: Candidates, now: Tick) -> (Bid, bool) {
         let (mut best, mut left) = (Bid::NONE, 0);
@@ -71,9 +71,9 @@ impl FlowTable {
     /// Makes room when both buckets are full. `waiting` is the oldest flow on probation in the two
     /// buckets.
     ///
-    /// If a flow can move to a free place in its other bucket, the flow is moved. Otherwise
-    /// `waiting` is evicted. If `waiting` is `None`, a flow moves to its other bucket, and the
-    /// oldest flow on probation there is evicted.
+    /// Moves a flow that can move to a free entry in its other bucket. Otherwise evicts `waiting`.
+    /// If `waiting` is `None`, moves a flow to its other bucket, and evicts the oldest flow on
+    /// probation there.
     #[inline(never)]
     fn make_room_elsewhere(&mut self, at: Candidates, waiting: Option<Place>, now: Tick) -> Option<Place> {
         for from in places(at) {
@@ -96,12 +96,12 @@ impl FlowTable {
         Some(self.relocate(from, to))
     }
 
-    /// Frees the expired flows of a bucket. Returns a free place and the oldest flow on probation,
+    /// Frees the expired flows of a bucket. Returns a free entry and the oldest flow on probation,
     /// if any.
     fn survey(&mut self, bucket: usize, now: Tick) -> Survey {
         let line = *self.line(bucket);
         let (mut free, mut expired, mut oldest) = (0_u32, 0_u32, (0_u32, 0));
-        // The code uses conditional moves instead of branches, because the CPU cannot predict the
+        // The code uses conditional moves instead of branches, because the CPU cannot predict
         // branches during a flood.
         for (way, entry) in line.0.into_iter().enumerate() {
             let age = now.since(entry.tick());
@@ -147,18 +147,20 @@ struct Survey {
     waiting: Option<Waiting>, // The oldest flow on probation, if any.
 }
 
-/// The age in ticks and the place of a flow on probation.
+/// The age of a flow on probation in ticks, and the location of its entry.
 type Waiting = (u32, Place);
 
-/// The rank of a place for a new flow. A higher bid is better. Free places have the highest bids,
-/// followed by flows on probation, with older flows before younger ones.
+/// The rank of an entry when a new flow needs one. The entry with the highest rank is used. Free
+/// entries have the highest ranks, followed by flows on probation, with older flows before younger
+/// flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Bid(u32);
 
 impl Bid {
-    /// Computes the bid of one of the eight places, and the remaining ticks of its flow.
+    /// Computes the rank of entry `number` of the eight entries, and the number of ticks until its
+    /// flow expires.
     #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "eight places")]
+    #[expect(clippy::cast_possible_truncation, reason = "there are eight entries")]
     fn of(clock: Clock, number: usize, limits: &TickLimits, now: Tick) -> (Self, i32) {
         let (age, state) = (now.since_with_grace(clock.tick()), clock.index());
         let (left, place) = (limits.left(age, state), (2 * WAYS - number) as u32);
@@ -166,11 +168,12 @@ impl Bid {
         (Self(select_unpredictable(left < 0, Self::FREE | place, (age << 4 | place) & kept | set)), left)
     }
 
-    /// The bid of a place with a live flow that is not on probation. Such a place is never chosen.
+    /// The rank of an entry with a live flow that is not on probation. Such an entry is never
+    /// chosen.
     const NONE: Self = Self(0);
     const FREE: u32 = 1 << 31;
-    /// The bits that contain eight minus the index of the place. If bids are otherwise equal, the
-    /// place with the lowest index wins.
+    /// The bits that contain eight minus the index of the entry. If ranks are otherwise equal, the
+    /// entry with the lowest index is chosen.
     const PLACE: u32 = 0xf;
 
     #[inline(always)]
@@ -178,7 +181,7 @@ impl Bid {
         self.0 & Self::FREE != 0
     }
 
-    /// Returns the place of this bid, or `None` for [`Bid::NONE`].
+    /// Returns the location of the entry with this rank, or `None` for [`Bid::NONE`].
     #[inline(always)]
     fn place(self, at: Candidates) -> Option<Place> {
         let number = (2 * WAYS).checked_sub((self.0 & Self::PLACE) as usize).filter(|n| *n < 2 * WAYS)?;
@@ -186,10 +189,10 @@ impl Bid {
     }
 }
 
-/// The mask and the fixed bits of a [`Bid`] for each state. The mask selects the bits of the age
-/// and of the place index that are used.
+/// The mask and the fixed bits of a [`Bid`] for each state. The mask selects which bits of the age
+/// and of the entry index are used.
 static BIDS: [(u32, u32); STATES] = {
-    // A flow that is not on probation gets bid 0. The bid of a flow on probation depends on its
+    // A flow that is not on probation gets rank 0. The rank of a flow on probation depends on its
     // age.
     let mut bids = [(0, 0); STATES];
     let mut state = PROBATION as usize;

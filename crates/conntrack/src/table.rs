@@ -2,8 +2,8 @@
 //! so there is no lock.
 //!
 //! Invariant: a hash has at most one entry, in either of its two buckets. A lookup reads one or two
-//! cache lines, and writes a line only if the tick or state changed. Module `room` chooses the
-//! entries to evict, and module `walk` lists and purges entries.
+//! cache lines, and writes a line only if the tick or state changed. The module `room` chooses the
+//! entries to evict, and the module `walk` lists and purges entries.
 
 use core::ops::Range;
 
@@ -47,7 +47,7 @@ pub struct Query {
     pub signal: Signal,
 }
 
-/// The result of a bucket probe. A later lookup of the same hash uses it as a hint. The hint never
+/// The result of a bucket probe. A later lookup of the same hash uses it as a hint, which never
 /// changes the result of the lookup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BucketProbe(u32);
@@ -65,8 +65,8 @@ impl BucketProbe {
 /// A connection table of fixed size for one packet thread.
 ///
 /// Every `hash` parameter is a keyed 64-bit hash of the flow (SipHash-1-3 with a secret key). The
-/// table confuses two flows only if 48 bits of their hashes are equal and they share a bucket.
-/// Slots and VIPs must be below [`crate::ID_LIMIT`].
+/// table confuses two flows only if they share a bucket and their hashes agree in the lower 48
+/// bits. Slots and VIPs must be below [`crate::ID_LIMIT`].
 #[derive(Debug)]
 pub struct FlowTable {
     pub(crate) lines: Box<[Line]>, // The header is followed by the buckets.
@@ -92,8 +92,8 @@ pub(crate) struct Place {
 }
 
 impl FlowTable {
-    /// Builds a table. The constructor allocates all memory and writes to it, so that no packet
-    /// causes a page fault.
+    /// Builds a table. Allocates all memory and writes to it, so that no packet causes a page fault
+    /// later.
     ///
     /// # Errors
     /// Returns [`ConfigError`] if a value is out of range or the allocation fails.
@@ -101,8 +101,8 @@ impl FlowTable {
         Self::new_advised(config, |_| {})
     }
 
-    /// Builds a table, and passes the address range of its memory to `advise` before the
-    /// constructor writes to it. The caller can use `advise` to request huge pages from the kernel.
+    /// Builds a table, and passes the address range of its memory to `advise` before writing to it.
+    /// For example, `advise` can request huge pages from the kernel.
     ///
     /// # Errors
     /// Returns the same errors as [`FlowTable::new`].
@@ -163,13 +163,13 @@ impl FlowTable {
     ///
     /// An expired entry is freed, and the lookup is counted as a miss. If an established flow sends
     /// a SYN, only the tick changes. If a closing flow sends a SYN, the lookup is a hit with
-    /// [`Hit::renewed`] set. The flow is then a new connection on probation.
+    /// [`Hit::renewed`] set. The flow is then treated as a new connection on probation.
     #[inline]
     pub fn lookup(&mut self, hash: u64, signal: Signal, now: Tick) -> Option<Hit> {
         self.packet_of(self.candidates(hash), signal, now)
     }
 
-    /// Returns the slot of a flow if the entry is still at the place found by
+    /// Returns the slot of a flow if the entry is still at the location found by
     /// [`FlowTable::bucket_probe`], and if a data packet would leave the entry unchanged. The table
     /// is not changed. If the caller uses the result, it must call [`FlowTable::count_hit`].
     ///
@@ -189,7 +189,7 @@ impl FlowTable {
         self.counters.hit += 1;
     }
 
-    /// Looks up `hash` as [`FlowTable::lookup`] does, but tests the place of `bucket_probe` first.
+    /// Looks up `hash` as [`FlowTable::lookup`] does, but tests the entry of `bucket_probe` first.
     /// The result is correct even if the table has changed since the probe.
     #[inline]
     pub fn lookup_again(
@@ -231,7 +231,7 @@ impl FlowTable {
         Some(Hit { slot: entry.slot(), vip: entry.vip(), renewed })
     }
 
-    /// Updates the tick and state of an entry after a packet. An unchanged entry is not written.
+    /// Updates the tick and state of an entry after a packet. Does not write an unchanged entry.
     /// Returns `false` if the flow had expired and was freed.
     #[inline]
     fn move_on(&mut self, place: Place, entry: Packed, signal: Signal, now: Tick) -> bool {
@@ -250,10 +250,10 @@ impl FlowTable {
     }
 
     /// Looks up a batch of packets, with prefetches in groups of 64. `hits[i]` is the result for
-    /// `queries[i]`. If the slices differ in length, the excess elements of the longer one are
+    /// `queries[i]`. If the slices differ in length, the excess elements of the longer slice are
     /// ignored.
     ///
-    /// If a batch contains two packets of one unknown flow, both are misses.
+    /// If a batch contains two packets of an unknown flow, both lookups are misses.
     pub fn lookup_batch(&mut self, queries: &[Query], now: Tick, hits: &mut [Option<Hit>]) {
         let mut at = [Candidates { tag: 0, buckets: [0; 2] }; PREFETCHED];
         for (queries, hits) in queries.chunks(PREFETCHED).zip(hits.chunks_mut(PREFETCHED)) {
@@ -351,7 +351,7 @@ impl FlowTable {
     }
 
     /// Returns `true` if flows that are not on probation use at least 7/8 of the table. All
-    /// timeouts are then at their minimum. If a flow has no entry, its entry may have been removed
+    /// timeouts are then at their minimum. A flow without an entry may then have lost its entry
     /// before the configured timeout.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
@@ -414,7 +414,7 @@ impl FlowTable {
         &mut self.lines[1 + place.bucket].0[place.way]
     }
 
-    /// Returns the place of a live flow. An expired entry is freed and counted.
+    /// Returns the location of a live flow's entry. An expired entry is freed and counted.
     #[inline]
     fn live(&mut self, at: Candidates, now: Tick) -> Option<(Place, Packed)> {
         let (place, entry) = self.find(at)?;

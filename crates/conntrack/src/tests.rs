@@ -19,7 +19,7 @@ fn table(capacity: usize) -> FlowTable {
     FlowTable::new(&Config { capacity, ..Config::default() }).unwrap()
 }
 
-/// A stand-in for a keyed hash (splitmix64).
+/// Replaces the keyed hash (splitmix64).
 fn hash(number: u64) -> u64 {
     let mut x = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -31,8 +31,8 @@ fn tick(number: u32) -> Tick {
     Tick::new(number)
 }
 
-/// Inserts a flow. From tick `at + 1` on, the flow is opened and off probation. Returns `false` if
-/// the flow is untracked.
+/// Inserts a flow. From tick `at + 1` on, the flow is in the state `Opened` and off probation.
+/// Returns `false` if the flow is untracked.
 fn establish(table: &mut FlowTable, hash: u64, at: u32) -> bool {
     table.insert(hash, Target { slot: 7, vip: 1 }, Signal::Syn, tick(at)) == Inserted::Tracked
         && table.lookup(hash, Signal::Data, tick(at + 1)).is_some()
@@ -75,8 +75,8 @@ fn a_flow_goes_through_its_states_packet_by_packet() {
     use Signal::{Data, Datagram, FinOrRst, Syn};
     use State::{Closing, Midstream, New, Opened, Reopened, Udp};
     type Packets = &'static [(u32, Signal)];
-    // A row contains the first signal, sent at tick 100, the further packets, and the expected
-    // state and probation flag.
+    // Each tuple contains the first signal, which is sent at tick 100, the further packets, and the
+    // expected state and probation flag.
     let rows: &[(Signal, Packets, State, bool)] = &[
         (Syn, &[], New, true),
         (Data, &[], Midstream, true),
@@ -396,8 +396,8 @@ fn timeouts_shrink_as_the_table_fills_and_recover() {
         table.sweep(1, tick(9));
     };
     let (mut before, sixteenth) = ((3_600, 450), 1_000);
-    // Each row contains the shortened timeouts in ticks, for configured timeouts of 15 minutes and
-    // of an eighth of 15 minutes. The first row is for a table that is 8/16 full.
+    // Each pair contains the shortened timeouts in ticks for two configured timeouts: 15 minutes,
+    // and an eighth of 15 minutes. The first pair applies to a table that is 8/16 full.
     let left = [
         (3_600, 450),
         (3_037, 379),
@@ -496,8 +496,8 @@ fn sweep_prevents_expired_entry_from_returning_after_wrap() {
             assert_eq!(table.sweep(1, tick(1_000_000)), 0);
             assert_eq!(table.counters().expired, 1);
         }
-        // A documented limitation: without a sweep, an entry that is idle for exactly one wrap of
-        // the clock counts as live again.
+        // A documented limitation: without a sweep, an entry that has been idle for exactly one
+        // wrap of the clock appears live again.
         assert_eq!(table.peek(hash(1), tick(WRAP + 2)).is_some(), !swept);
         assert_adds_up(&table);
     }

@@ -1,5 +1,5 @@
-//! Coarse time in quarter seconds. A tick has 24 bits, so an entry can store the time of its last
-//! packet in three bytes. The caller supplies the clock.
+//! Coarse time in quarter seconds. A tick is 24 bits wide, so that an entry can store the time of
+//! its last packet in three bytes. The caller supplies the clock.
 
 use core::time::Duration;
 
@@ -9,14 +9,14 @@ pub const TICKS_PER_SECOND: u32 = 4;
 /// A time in quarter seconds since an origin that the caller chooses, modulo 2^24 (48.5 days).
 ///
 /// The times that are passed to one table should not decrease. A time that is up to [`Tick::GRACE`]
-/// earlier than the time of an entry is treated as equal. An even earlier time is interpreted as
-/// almost one wrap (48.5 days) later. Entries that are looked up at such a time expire.
+/// earlier than the time of an entry is treated as the same time. An even earlier time is
+/// interpreted as almost one wrap (48.5 days) later, so that entries expire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tick(u32);
 
 impl Tick {
-    /// The tolerance for times that go backward, in ticks (10 s). If a time is earlier than the
-    /// time of an entry by at most this much, the two times are treated as equal.
+    /// The tolerance for times that go backward, in ticks (10 s). A time that is earlier than the
+    /// time of an entry by at most this much is treated as the same time.
     pub const GRACE: u32 = 10 * TICKS_PER_SECOND;
 
     /// Returns the tick with this number, modulo 2^24.
@@ -25,7 +25,7 @@ impl Tick {
         Self(number & MASK)
     }
 
-    /// Returns the tick that contains this millisecond.
+    /// Returns the tick that contains the given millisecond.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         let number = (millis / MILLIS_PER_TICK) & MASK as u64;
@@ -47,7 +47,7 @@ impl Tick {
         self.0
     }
 
-    /// Returns the number of ticks from `earlier` to this tick, also across a wrap. Returns 0 if
+    /// Returns the number of ticks from `earlier` to this tick, even across a wrap. Returns 0 if
     /// `earlier` is later than this tick by at most [`Tick::GRACE`].
     #[inline]
     #[must_use]

@@ -35,11 +35,11 @@ impl FlowTable {
     /// Visits the next `buckets` buckets, at least one. Returns the entries that pass the filter,
     /// and the cursor of the next step. The cursor is `None` after the last bucket.
     ///
-    /// With [`Filter::Expired`], the entries are the expired ones. With other filters, they are the
-    /// entries that are live at `now`.
+    /// With [`Filter::Expired`], the result contains expired entries. With other filters, it
+    /// contains entries that are live at `now`.
     ///
     /// # Cost
-    /// The function reads one cache line per bucket, in order.
+    /// Reads one cache line per bucket, in order.
     pub fn list<'a>(
         &'a self,
         from: Cursor,
@@ -75,12 +75,12 @@ impl FlowTable {
     }
 
     /// Frees the expired entries in the next `buckets` buckets. After the last bucket, the sweep
-    /// starts again with the first one. Returns the number of freed entries.
+    /// starts again with the first bucket. Returns the number of freed entries.
     ///
-    /// Lookups ignore expired entries, so a sweep is only needed because [`Tick`] wraps. An entry
-    /// that is idle for a whole wrap (48.5 days) would count as live again. To prevent this, sweep
-    /// the whole table at least once in 47 days, which is one bucket per second for every 4 million
-    /// buckets. After a sweep of the whole table, `len` is the number of live flows.
+    /// Lookups ignore expired entries, so a sweep is only needed because [`Tick`] wraps: an entry
+    /// that has been idle for a whole wrap (48.5 days) would appear live again. To prevent this,
+    /// sweep the whole table at least once in 47 days, which is one bucket per second for every 4
+    /// million buckets. After a sweep of the whole table, `len` is the number of live flows.
     pub fn sweep(&mut self, buckets: usize, now: Tick) -> usize {
         self.limits.follow(self.kept);
         let (freed, next) = self.purge(Cursor(self.hand), &Filter::Expired(now), buckets);

@@ -7,7 +7,8 @@
 //! unresponsive routers. The crate `bgp` implements the BGP protocol. The module `publisher`
 //! changes the routes, the XDP filter and the snapshot in a safe order.
 //!
-//! Invariant: a VIP is announced only while this machine is known to be able to handle its traffic.
+//! Invariant: a VIP is announced only while this machine is known to be able to handle its traffic,
+//! or with the graceful-shutdown community while the forwarder is stalled for a short time.
 //! Source: Eisenbud et al., *Maglev*, NSDI 2016, §2.2, §4.1.1.
 
 mod announcer;
@@ -17,5 +18,5 @@ mod plan;
 
 pub use announcer::{AnnounceError, Announcer, Flush};
 pub use bgp::bfd::HandedBfd;
-pub use decision::{Decider, Rules, Seen, ServiceSeen, Stage, Times, VipStatus, Why};
+pub use decision::{Decider, Fault, Rules, Seen, ServiceSeen, Stage, Times, VipStatus, Why};
 pub use plan::{Plan, Route};

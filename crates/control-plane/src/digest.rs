@@ -2,10 +2,10 @@
 //! configuration, and another covers the tables in use.
 //!
 //! All machines with the same shared configuration have the same configuration digest. The table
-//! digests of these machines are equal while health checks have the same results on all of them.
-//! The digest of the file text is in `config::Source`.
+//! digests of these machines are identical while health checks have the same results on all of
+//! them. The digest of the file text is in `config::Source`.
 //!
-//! Invariant: machines that choose the same backends have equal digests, regardless of history,
+//! Invariant: machines that choose the same backends have identical digests, regardless of history,
 //! slot numbers and the order of entries in the file. The digests do not reveal the hash key. The
 //! hash key has 128 random bits, and only a SHA-256 digest over the key's own SHA-256 digest and
 //! other data is shown. Source: FIPS 180-4.
@@ -22,10 +22,10 @@ use self::tables::Tables;
 use config::Config;
 
 /// The version of the algorithm that builds Maglev tables. Machines with different versions choose
-/// different backends even if their configurations are equal.
+/// different backends even if their configurations are identical.
 pub const TABLE_ALGORITHM: u32 = maglev_hash::ALGORITHM_VERSION;
 
-/// Returns the digest of the parts of a configuration that all machines of a cluster must share.
+/// Returns the digest of the configuration parts that all machines in a cluster must share.
 ///
 /// These sections are included:
 /// - `[cluster]`, and the hash key itself
@@ -61,7 +61,7 @@ pub struct Digests {
 }
 
 impl Digests {
-    /// Returns the digest of the tables of a snapshot.
+    /// Returns the digest of a snapshot's tables.
     pub(crate) fn tables(&self, config: &Config, snapshot: &Arc<Snapshot>) -> [u8; 32] {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner).digest(config, snapshot)
     }
@@ -82,7 +82,7 @@ impl Digests {
 }
 
 /// Hashes the length of each part and then the part. Without the length, `["ab", "c"]` and `["a",
-/// "bc"]` would have equal digests.
+/// "bc"]` would have the same digest.
 fn add<'a>(sum: &mut Sha256, parts: impl IntoIterator<Item = &'a [u8]>) {
     for part in parts {
         sum.update((part.len() as u64).to_be_bytes());

@@ -35,7 +35,7 @@ pub struct Shutdown {
     drain: Option<Drain>,
 }
 
-/// The observed values from which a drain proceeds.
+/// The observations that determine the next step of a drain.
 #[derive(Clone, Copy, Debug)]
 pub struct Observed {
     /// The current time.
@@ -122,8 +122,8 @@ impl Shutdown {
         let Some(drain) = &mut self.drain else { return false };
         let over = drain.look(seen.now, seen.forwarded);
         if drain.withdraws(seen.now) && parts.stage() == Stage::Leaving {
-            // log: The notice time of a drain has passed, and all routes are withdrawn. Packets of
-            // existing flows are still forwarded.
+            // log: During a drain, the time `bgp.graceful_shutdown` has passed, and all routes are
+            // withdrawn. Packets of existing flows are still forwarded.
             tracing::info!(change = "machine", "routes withdrawn for drain");
             parts.set_stage(Stage::Left);
         }
@@ -176,7 +176,7 @@ enum Over {
     Quiet,
 }
 
-/// The maximum remaining time of each of the two phases of a drain.
+/// The maximum remaining times of the two drain phases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Left {
     /// The remaining time in which routes are announced with the graceful-shutdown community.
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(drain.look(start + 10 * second, 2), Some(Over::Passed));
     }
 
-    /// Records the actions of a drain in the order of the calls.
+    /// Records the actions of a drain in call order.
     #[derive(Debug, Default)]
     struct Recorded {
         stage: Stage,

@@ -18,12 +18,12 @@ impl FlowCounts {
         *self.of.entry(slot).or_default().entry(service).or_default() += 1;
     }
 
-    /// Returns the number of flows of a slot for each service.
+    /// Returns a slot's flow count for each service.
     pub fn of_slot(&self, slot: SlotId) -> impl Iterator<Item = (ServiceId, u64)> {
         self.of.get(&slot).into_iter().flatten().map(|(service, count)| (*service, *count))
     }
 
-    /// Returns the number of flows of each service.
+    /// Returns the flow count of each service.
     #[must_use]
     pub fn by_service(&self) -> HashMap<ServiceId, u64> {
         let mut all = HashMap::new();

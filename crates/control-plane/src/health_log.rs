@@ -17,8 +17,9 @@ pub fn log_changes(controller: &Controller, turned: &[StateChange]) {
         line(controller, one);
     }
     if let Some(more) = turned.len().checked_sub(LINES).filter(|more| *more > 0) {
-        // log: More than 64 health states changed together, and this line has the number of the
-        // others. Look for a common cause. `sluicegate health list` shows all health states.
+        // log: More than 64 health states changed together. This line contains the number of
+        // changes that were not logged individually. Look for a common cause. `sluicegate health
+        // list` shows all health states.
         tracing::warn!(target: "health", change = "backend", more, "more health states changed");
     }
 }
@@ -32,8 +33,8 @@ fn line(controller: &Controller, turned: &StateChange) {
         HealthState::Down => {
             let reason = turned.why.as_deref().unwrap_or("no attempt passed");
             // log: A check of a backend failed `fall` times in a row, so the backend is down.
-            // Examine the backend. The fields have the check and the reason, and `sluicegate health
-            // list` shows all checks.
+            // Examine the backend. The fields contain the check and the reason, and `sluicegate
+            // health list` shows all checks.
             tracing::warn!(
                 target: "health", change = "backend", %backend, %address, %pool, %vip, %check, reason, "backend down"
             );

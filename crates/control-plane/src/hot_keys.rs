@@ -33,15 +33,15 @@ pub fn counters(order: &HotKeysCommand, threads: usize, snapshot: &Snapshot) -> 
         let of = order.vip.as_ref().map(|name| format!(" of VIP \"{name}\"")).unwrap_or_default();
         return Err(Refused::NotFound(format!("no service{of} has a keyed pool")));
     }
-    // The seeds of the hash are random. With a known seed, clients could request keys whose hashes
+    // The hash seeds are random. With a known seed, clients could request keys whose hashes
     // collide.
     let [first, second] = [(); 2].map(|()| RandomState::new().build_hasher().finish());
     let counter = |_| Box::new(HotKeys::new(ROOM, services.iter().copied(), KeyHash::sip(first, second)));
     Ok((0..threads).map(counter).collect())
 }
 
-/// The number of keys per counter. A key is always found if it receives at least 1/1,024 of the
-/// requests of a thread.
+/// The number of keys per counter. A key is always found if it receives at least 1/1,024 of a
+/// thread's requests.
 const ROOM: usize = 1_024;
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub struct Overrides {
     given: HashMap<OverrideKey, Given>,
 }
 
-/// The origin of the state and the origin of the weight of an override.
+/// The origins of an override's state and weight.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Given {
     pub(crate) mode: Option<Note>,
@@ -75,8 +75,9 @@ pub struct Applied {
 }
 
 impl Overrides {
-    /// Applies a command. `now` is the time since the process started. A command without a pool
-    /// that removes a state or a weight removes it from all overrides of the backend.
+    /// Applies a command. `now` is the time since the process started. If a command removes a state
+    /// or a weight and does not specify a pool, the state or weight is removed from all overrides
+    /// of the backend.
     ///
     /// # Errors
     /// Returns [`Refused`] if the backend does not exist or the weight is out of range.
@@ -227,8 +228,8 @@ impl Overrides {
         }
     }
 
-    /// Returns the more recent of two origins, which are those of the override's state and weight,
-    /// with the earlier of the two expiry times.
+    /// Returns the more recent of the origins of an override's state and weight, with the earlier
+    /// of the two expiry times.
     pub(crate) fn of(&self, backend: &OverrideKey) -> Option<(&Note, Option<Duration>)> {
         let given = self.given.get(backend)?;
         let parts = || given.mode.iter().chain(&given.weight);

@@ -41,7 +41,7 @@ pub trait Routes {
     /// Withdraws the routes that are not in the configuration `next`. Returns `None` if no route is
     /// withdrawn.
     fn withdraw(&mut self, next: &Config, machine: &Machine) -> Option<Flush>;
-    /// Announces the routes of this configuration.
+    /// Announces the routes that this configuration defines.
     fn follow(&mut self, config: &Config, machine: &Machine);
 }
 
@@ -80,11 +80,11 @@ pub struct Withdrawn(());
 pub struct Generation<'a> {
     /// The snapshot that was compiled from the configuration.
     pub snapshot: Snapshot,
-    /// The configuration.
+    /// The configuration from which the snapshot was compiled.
     pub config: &'a Config,
     /// The name of this machine in the configuration.
     pub machine: &'a str,
-    /// The addresses of the interfaces of this machine.
+    /// The interface addresses of this machine.
     pub interfaces: BTreeSet<IpAddr>,
 }
 

@@ -30,8 +30,8 @@ pub trait Threads {
     /// # Errors
     /// Returns the request if the thread's request ring is full.
     fn ask(&mut self, thread: ThreadId, request: Request) -> Result<(), Request>;
-    /// Returns the next reply of a thread, or `None` if no reply has arrived. Replies arrive in the
-    /// order of the requests.
+    /// Returns the next reply from a thread, or `None` if no reply has arrived. Replies arrive in
+    /// the order of the requests.
     fn answer(&mut self, thread: ThreadId) -> Option<Reply>;
 }
 
@@ -359,7 +359,7 @@ impl Goal {
     }
 }
 
-/// The maximum duration of one call of [`Questions::step`].
+/// The maximum duration of one call to [`Questions::step`].
 const STEP: Duration = Duration::from_millis(2);
 /// The maximum number of flows in one reply, which is 256 buckets with four entries each.
 const FLOWS_A_STEP: usize = 1_024;

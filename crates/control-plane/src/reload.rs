@@ -109,8 +109,8 @@ pub struct About {
     pub cause: Cause,
     /// The operator who requested the reload through the API, or `None` for other causes.
     pub by: Option<String>,
-    /// The time in which the new generation must be confirmed. If it is not confirmed in time, it
-    /// is rolled back.
+    /// The time within which the new generation must be confirmed. If it is not confirmed in time,
+    /// it is rolled back.
     pub confirm: Option<Duration>,
     /// `true` if the limit `cluster.max_moved` does not apply to this reload.
     pub force: bool,
@@ -138,9 +138,9 @@ pub struct Request<C> {
 /// A configuration that is ready to be compiled.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The configuration.
+    /// The configuration that was loaded.
     pub config: Arc<Config>,
-    /// The warnings of the configuration.
+    /// The warnings about the configuration.
     pub warnings: Problems,
     /// The next hops of backends that are not in the current configuration.
     pub next_hops: NextHops,
@@ -151,7 +151,7 @@ pub struct Loaded {
 /// The generation that is active after a reload.
 #[derive(Clone, Debug)]
 pub struct InForce {
-    /// The number of the generation.
+    /// The generation number.
     pub generation: u64,
     /// The changes, one sentence each. If there are no changes, the generation number stays the
     /// same.
@@ -181,11 +181,11 @@ pub trait Host: Sync {
 
     /// Reads and checks the configuration, and prepares its health checks.
     fn read(&self, wanted: Wanted, origin: Origin) -> impl Future<Output = Result<Loaded, Refused>> + Send;
-    /// Checks whether the reload can be skipped. If the loaded text equals the text of the current
-    /// generation, returns the number of the current generation, and stores the origin and the
-    /// warnings of the loaded configuration. Also returns the number if a file change caused the
-    /// reload and the file contains a configuration that was rolled back. In that case, another
-    /// watched file has changed.
+    /// Checks whether the reload can be skipped. If the loaded text is identical to the text of the
+    /// current generation, returns the number of the current generation, and stores the origin of
+    /// the loaded configuration and the warnings about it. Also returns the number if a file change
+    /// caused the reload and the file contains a configuration that was rolled back. In that case,
+    /// another watched file has changed.
     fn keep(&self, loaded: &Loaded) -> impl Future<Output = Option<u64>> + Send;
     /// Rejects the configuration if it moves more table slots than the current configuration
     /// allows.

@@ -2,6 +2,7 @@
 //!
 //! Invariant: other modules of this crate do not use the row types of `admin`.
 
+mod announced;
 mod announcer;
 mod controller;
 mod digest;

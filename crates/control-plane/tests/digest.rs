@@ -1,5 +1,5 @@
-//! Tests that two machines of a cluster have equal digests, regardless of file order, start time
-//! and history.
+//! Tests that two machines of a cluster have identical digests, regardless of file order, start
+//! time and history.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a failed unwrap fails the test")]
 
@@ -402,8 +402,8 @@ proptest! {
         prop_assert_eq!(one.view(), other.view());
     }
 
-    /// Two configurations have equal digests if and only if they are equal. Their notation does not
-    /// matter.
+    /// Two configurations have the same digest if and only if they have the same content. Their
+    /// notation does not matter.
     #[test]
     fn different_configurations_have_different_digests(
         one in cluster(), other in prop::option::of(cluster()), overrides: [u64; 2]

@@ -86,9 +86,9 @@ fn rules_are_reused_while_file_and_secret_are_unchanged() {
 
 /// For each number of servers, the expected hash over the owners of the keys `key:0` to `key:2999`.
 /// The owners were computed with `memcached_generate_hash` of libmemcached 1.1.4 with
-/// KETAMA_WEIGHTED. The hash is the 64-bit FNV-1a hash over the indices of the owners. The servers
-/// have consecutive addresses starting at 192.0.2.0. In the first case, all servers have port 11211
-/// and weight 1. In the second case, server n has port 11211 + n mod 3 and weight 1 + n^2 mod 17.
+/// KETAMA_WEIGHTED. The hash is the 64-bit FNV-1a hash over the owner indices. The servers have
+/// consecutive addresses starting at 192.0.2.0. In the first case, all servers have port 11211 and
+/// weight 1. In the second case, server n has port 11211 + n mod 3 and weight 1 + n^2 mod 17.
 const BY_LIBMEMCACHED: [(u32, u64, u64); 6] = [
     (1, 0x0e91_54a5_da46_4b85, 0x0e91_54a5_da46_4b85),
     (2, 0x6ca4_491a_1fd4_009b, 0x2c9f_9440_d18c_82f3),
@@ -123,7 +123,7 @@ fn servers_text(count: u32, is_weighted: bool, more: &str) -> String {
     )
 }
 
-/// Returns the FNV-1a hash over the indices of the owners of 3,000 keys.
+/// Returns the FNV-1a hash over the owner indices of 3,000 keys.
 fn fingerprint(snapshot: &Snapshot) -> u64 {
     (0..3_000).fold(0xcbf2_9ce4_8422_2325, |hash: u64, n| {
         let number: u64 = owner(snapshot, &format!("key:{n}"))[1..].parse().unwrap();

@@ -208,7 +208,7 @@ fn path_mtu_is_the_minimum_of_link_and_reports() {
     for (link, reported, takes) in [(1_500, 1_400, 1_400), (1_300, 1_390, 1_300), (9_000, 1_380, 1_380)] {
         let mut next_hops = HashMap::new();
         for address in [backend, peer, far] {
-            next_hops.insert(address, way(link));
+            next_hops.insert(address, way(link).into());
             paths.learn(address, reported, Duration::ZERO);
         }
         let table = Table { next_hops, ..Table::default() };

@@ -1,5 +1,5 @@
-//! Checks that an on-call runbook mentions all drop reasons and all metrics of packet threads. Run
-//! it with `runbook < oncall.md`. The program prints each name that is missing from the runbook.
+//! Checks that an on-call runbook mentions all drop reasons and all packet thread metrics. Run it
+//! with `runbook < oncall.md`. The program prints each name that is missing from the runbook.
 
 use std::collections::BTreeSet;
 use std::io::{Read, stdin};

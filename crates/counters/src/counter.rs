@@ -1,5 +1,5 @@
-//! A counter with one writer and any number of readers. An update is a relaxed load followed by a
-//! relaxed store, so the packet path needs no atomic read-modify-write instruction.
+//! A counter with one writer and any number of readers. An update is a relaxed load and a relaxed
+//! store, so that the packet path needs no atomic read-modify-write instruction.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `n`. Only the owning thread may call this method. With a second writer, updates would
-    /// be lost.
+    /// Adds `n`. Only the owning thread may call this method, because a second writer would cause
+    /// lost updates.
     #[inline]
     pub fn add(&self, n: u64) {
         // Relaxed ordering suffices, because no other data is published with the counter, and the

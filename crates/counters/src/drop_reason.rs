@@ -79,7 +79,7 @@ macro_rules! drop_reasons {
                 KvWrongLength = "kv_wrong_length",
                 /// The key offsets in a keyed request point outside the request.
                 KvWrongOffsets = "kv_wrong_offsets",
-                /// The header of a keyed request contains the id of another application.
+                /// The header of a keyed request contains the id of a different application.
                 KvOtherApplication = "kv_other_application",
                 /// The keys of a request belong to several backends, but the request cannot be
                 /// split. Either kv.gather is off, or the part of the request for one backend does
@@ -91,7 +91,7 @@ macro_rules! drop_reasons {
                 KvNoReturnPath = "kv_no_return_path",
                 /// A keyed request stores a value while the primary backend of its key is not
                 /// serving, and its time to live cannot be shortened (kv.failover.ttl). The request
-                /// arrived in fragments, or has no room for the change.
+                /// arrived in fragments, or has no space for the change.
                 KvShortLife = "kv_short_life",
                 /// A keyed request must be proxied, but the table of proxied requests of this
                 /// thread is full, or its service has no room left in the table.
@@ -137,7 +137,7 @@ macro_rules! drop_reasons {
                 KvAnswerMalformed = "kv_answer_malformed",
                 /// A fragment arrived for a VIP that does not accept fragments.
                 Fragment = "fragment",
-                /// The first fragment of a datagram ends before the end of its transport header
+                /// The first fragment of a datagram contains only a part of the transport header
                 /// (RFC 1858 §3).
                 FragmentTiny = "fragment_tiny",
                 /// A TCP fragment has offset 8, and could overwrite the flags in the first fragment
@@ -186,7 +186,7 @@ macro_rules! drop_reasons {
                 UnknownGateway = "unknown_gateway",
                 /// The outgoing interface has no mapping for the VLAN tags of the frame.
                 VlanUnmapped = "vlan_unmapped",
-                /// The frame has too little room in front of the packet for the outer headers.
+                /// The frame has too little space in front of the packet for the outer headers.
                 NoHeadRoom = "no_head_room",
                 /// The reply to an ICMP echo request would exceed the configured rate limit.
                 ReplyRate = "reply_rate",
@@ -237,8 +237,8 @@ macro_rules! reasons {
                 match self { $($(Self::$variant => $name,)+)+ }
             }
 
-            /// Returns the description of the reason for the reference of drop reasons, one or more
-            /// sentences after a space.
+            /// Returns the description of the reason, for the page that lists all drop reasons. The
+            /// text begins with a space and contains one or more sentences.
             #[must_use]
             pub const fn description(self) -> &'static str {
                 match self { $($(Self::$variant => concat!($($doc),+),)+)+ }

@@ -3,8 +3,8 @@
 //! `drop_reason` has one entry for each drop reason.
 //!
 //! Each group of counters has a `&'static [Spec]` with the descriptions, and a macro that passes
-//! the entries of the group to another macro. With [`counters!`], it declares a struct of atomic
-//! counters, which packet threads update. With [`stats!`], it declares a struct of plain numbers
+//! the entries of the group to another macro. The macro [`counters!`] declares a struct of atomic
+//! counters, which packet threads update. The macro [`stats!`] declares a struct of plain numbers
 //! for sums and output. Both structs have their fields in the same order as the entries of the
 //! group, so value *n* of `values()` belongs to entry *n* of the `Spec` slice.
 //! # Example
@@ -39,8 +39,8 @@ pub use table::{FLOW_TABLE, FRAGMENT_TABLE, SOCKET, THREAD, XDP};
 pub struct Spec {
     /// The field name. The API uses the same name.
     pub name: &'static str,
-    /// The metric of the counter. The caller that writes a sample supplies the value of the first
-    /// label, such as the thread number.
+    /// The metric of the counter. When a sample is written, the caller supplies the value of the
+    /// first label, such as the thread number.
     pub metric: Metric,
     /// The value of the last label if several counters share one metric, or `None`.
     pub value: Option<&'static str>,
@@ -49,15 +49,15 @@ pub struct Spec {
 /// The description of one metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// The name according to Prometheus conventions. Names of counters end in `_total`, and values
-    /// are in base units.
+    /// The name according to Prometheus conventions. The names of counters end in `_total`, and
+    /// values are in base units.
     pub name: &'static str,
     /// The kind of the metric.
     pub kind: Kind,
     /// The unit of the values, such as `packets`. The unit is `0 or 1` for a flag, and `1` for a
     /// metric whose labels carry all its information.
     pub unit: &'static str,
-    /// The names of the labels. Samples give the label values in the same order.
+    /// The names of the labels. Samples list the label values in the same order.
     pub labels: &'static [&'static str],
     /// The help text, which describes the counted event.
     pub help: &'static str,
@@ -66,7 +66,7 @@ pub struct Metric {
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A value that only increases. The value is 0 when the process starts.
+    /// A value that starts at 0 with the process and only increases.
     Counter,
     /// A value that can increase and decrease.
     Gauge,

@@ -11,7 +11,7 @@ macro_rules! groups {
         $(groups! { @one [$] $(#[doc = $what])+ $group $specs $labels { $($line)+ } })+
     };
     (@one [$d:tt] $(#[doc = $what:literal])+ $group:ident $specs:ident $labels:tt { $($line:tt)+ }) => {
-        #[doc = concat!("Calls another macro with the arguments in brackets, followed by all lines of this group. Contents of the group:", $($what),+)]
+        #[doc = concat!("Calls the given macro with the arguments in brackets, followed by all lines of this group. Contents of the group:", $($what),+)]
         #[macro_export]
         macro_rules! $group {
             ($d($d path:ident)::+! [$d($d arguments:tt)*]) => {
@@ -109,13 +109,13 @@ groups! {
         /// offsets and hashes several flows together.
         fast_path: counter "packets" "thread_fast_path_packets_total" [];
         /// Packets that this thread had to move in memory, because the outer headers for their
-        /// backend have another length than the XDP program reserved.
+        /// backend need more or less space than the XDP program reserved.
         head_room_mismatch: counter "packets" "thread_head_room_mismatch_packets_total" [];
         /// Flows that moved to another backend because their previous backend was removed or was
         /// down, or because it was draining when a new connection reused the 5-tuple.
         reselected: counter "flows" "thread_reselected_flows_total" [];
-        /// Backend selections that hashed again because the first choice in the Maglev table was
-        /// not serving.
+        /// Backend selections in which the packet was hashed again, because the first choice in the
+        /// Maglev table was not serving.
         rehashed: counter "packets" "thread_rehashed_packets_total" [];
         /// Packets with an expired TTL or hop limit that this thread answered with an ICMP
         /// time-exceeded message.
@@ -130,7 +130,7 @@ groups! {
         decapsulated: counter "packets" "thread_decapsulated_packets_total" [];
         /// Fragments that this thread redirected to the peer that handles their datagram.
         redirected: counter "fragments" "thread_redirected_fragments_total" [];
-        /// Flows that this thread sent to another cluster because no local backend is serving.
+        /// Flows that this thread sent to another cluster because no local backend was serving.
         remote_flows: counter "flows" "thread_remote_flows_total" [];
         /// Keyed requests that this thread parsed, by their effect on the key: read, write (set,
         /// delete or touch), change (depends on the stored value, such as add, cas, append or
@@ -151,55 +151,44 @@ groups! {
         /// Requests with keys on several backends for which this thread sent requests to the
         /// backends.
         gathers_begun: counter "requests" "thread_gathers_begun_total" [];
-        /// Requests with keys on several backends that ended, by result: answered, incomplete
-        /// (answered without some keys because a backend did not reply in time), timed_out (no
-        /// reply to the client because a backend did not reply in time), too_long (no reply because
-        /// a value exceeds one datagram), or unsent (no reply because of a missing frame or next
-        /// hop, or because a reload removed the service).
+        /// Requests with keys on several backends that ended, by result: answered, incomplete (some
+        /// keys are missing because a backend was late), timed_out (no reply because a backend was
+        /// late), too_long (a value exceeds one datagram), or unsent (no frame, no next hop, or the
+        /// service was removed).
         gathers_answered: counter "requests" "thread_gathers_ended_total" ["result" = "answered"];
-        /// Requests with keys on several backends that ended, by result: answered, incomplete
-        /// (answered without some keys because a backend did not reply in time), timed_out (no
-        /// reply to the client because a backend did not reply in time), too_long (no reply because
-        /// a value exceeds one datagram), or unsent (no reply because of a missing frame or next
-        /// hop, or because a reload removed the service).
+        /// Requests with keys on several backends that ended, by result: answered, incomplete (some
+        /// keys are missing because a backend was late), timed_out (no reply because a backend was
+        /// late), too_long (a value exceeds one datagram), or unsent (no frame, no next hop, or the
+        /// service was removed).
         gathers_incomplete: counter "requests" "thread_gathers_ended_total" ["result" = "incomplete"];
-        /// Requests with keys on several backends that ended, by result: answered, incomplete
-        /// (answered without some keys because a backend did not reply in time), timed_out (no
-        /// reply to the client because a backend did not reply in time), too_long (no reply because
-        /// a value exceeds one datagram), or unsent (no reply because of a missing frame or next
-        /// hop, or because a reload removed the service).
+        /// Requests with keys on several backends that ended, by result: answered, incomplete (some
+        /// keys are missing because a backend was late), timed_out (no reply because a backend was
+        /// late), too_long (a value exceeds one datagram), or unsent (no frame, no next hop, or the
+        /// service was removed).
         gathers_timed_out: counter "requests" "thread_gathers_ended_total" ["result" = "timed_out"];
-        /// Requests with keys on several backends that ended, by result: answered, incomplete
-        /// (answered without some keys because a backend did not reply in time), timed_out (no
-        /// reply to the client because a backend did not reply in time), too_long (no reply because
-        /// a value exceeds one datagram), or unsent (no reply because of a missing frame or next
-        /// hop, or because a reload removed the service).
+        /// Requests with keys on several backends that ended, by result: answered, incomplete (some
+        /// keys are missing because a backend was late), timed_out (no reply because a backend was
+        /// late), too_long (a value exceeds one datagram), or unsent (no frame, no next hop, or the
+        /// service was removed).
         gathers_too_long: counter "requests" "thread_gathers_ended_total" ["result" = "too_long"];
-        /// Requests with keys on several backends that ended, by result: answered, incomplete
-        /// (answered without some keys because a backend did not reply in time), timed_out (no
-        /// reply to the client because a backend did not reply in time), too_long (no reply because
-        /// a value exceeds one datagram), or unsent (no reply because of a missing frame or next
-        /// hop, or because a reload removed the service).
+        /// Requests with keys on several backends that ended, by result: answered, incomplete (some
+        /// keys are missing because a backend was late), timed_out (no reply because a backend was
+        /// late), too_long (a value exceeds one datagram), or unsent (no frame, no next hop, or the
+        /// service was removed).
         gathers_unsent: counter "requests" "thread_gathers_ended_total" ["result" = "unsent"];
         /// Writes that this thread began to send to all backends of their key (kv.replicas).
         replicas_begun: counter "requests" "thread_replica_writes_begun_total" [];
-        /// Writes to all backends of a key that ended, by result: acknowledged (as many backends as
-        /// kv.replicas requires stored the value), failed (too many backends reported an error, and
-        /// the client received the error), or unanswered (the client received no reply because too
-        /// many backends did not reply in time or could not be reached, or because no frame was
-        /// free).
+        /// Writes to all backends of a key that ended, by result: acknowledged (enough backends
+        /// stored the value), failed (too many backends reported an error), or unanswered (too many
+        /// backends did not reply in time or could not be reached, or no frame was free).
         replicas_acknowledged: counter "requests" "thread_replica_writes_ended_total" ["result" = "acknowledged"];
-        /// Writes to all backends of a key that ended, by result: acknowledged (as many backends as
-        /// kv.replicas requires stored the value), failed (too many backends reported an error, and
-        /// the client received the error), or unanswered (the client received no reply because too
-        /// many backends did not reply in time or could not be reached, or because no frame was
-        /// free).
+        /// Writes to all backends of a key that ended, by result: acknowledged (enough backends
+        /// stored the value), failed (too many backends reported an error), or unanswered (too many
+        /// backends did not reply in time or could not be reached, or no frame was free).
         replicas_failed: counter "requests" "thread_replica_writes_ended_total" ["result" = "failed"];
-        /// Writes to all backends of a key that ended, by result: acknowledged (as many backends as
-        /// kv.replicas requires stored the value), failed (too many backends reported an error, and
-        /// the client received the error), or unanswered (the client received no reply because too
-        /// many backends did not reply in time or could not be reached, or because no frame was
-        /// free).
+        /// Writes to all backends of a key that ended, by result: acknowledged (enough backends
+        /// stored the value), failed (too many backends reported an error), or unanswered (too many
+        /// backends did not reply in time or could not be reached, or no frame was free).
         replicas_unanswered: counter "requests" "thread_replica_writes_ended_total" ["result" = "unanswered"];
         /// Writes to all backends of a key after which the backends may differ until the key is
         /// written again, because two backends replied differently or one did not reply in time.
@@ -348,17 +337,17 @@ groups! {
         neighbour_discovery: counter "packets" "xdp_passed_neighbour_discovery_packets_total" [];
         /// Frames for a VIP that reached no packet thread, by reason: no_socket (the receive queue
         /// has no socket; io.no_socket sets whether the frame is dropped or passed to the kernel),
-        /// no_head_room (the frame has no room for the outer headers), or socket_gone (the socket
+        /// no_head_room (the frame has no space for the outer headers), or socket_gone (the socket
         /// was closed during the redirect).
         no_socket: counter "packets" "xdp_lost_packets_total" ["reason" = "no_socket"];
         /// Frames for a VIP that reached no packet thread, by reason: no_socket (the receive queue
         /// has no socket; io.no_socket sets whether the frame is dropped or passed to the kernel),
-        /// no_head_room (the frame has no room for the outer headers), or socket_gone (the socket
+        /// no_head_room (the frame has no space for the outer headers), or socket_gone (the socket
         /// was closed during the redirect).
         no_head_room: counter "packets" "xdp_lost_packets_total" ["reason" = "no_head_room"];
         /// Frames for a VIP that reached no packet thread, by reason: no_socket (the receive queue
         /// has no socket; io.no_socket sets whether the frame is dropped or passed to the kernel),
-        /// no_head_room (the frame has no room for the outer headers), or socket_gone (the socket
+        /// no_head_room (the frame has no space for the outer headers), or socket_gone (the socket
         /// was closed during the redirect).
         socket_gone: counter "packets" "xdp_lost_packets_total" ["reason" = "socket_gone"];
     }

@@ -10,13 +10,13 @@
 
 #define GUE_PORT 6080
 // According to RFC 2784 §2.3, bits 6 to 12 are sent as zero and ignored on receipt. Some of these
-// bits are the low bits of the recursion control field of RFC 1701. Any other bit that is set means
-// that optional header fields follow, or that the version is different.
+// bits belong to the recursion control field in RFC 1701. If any other bit is set, the header has
+// optional fields or a different version.
 #define GRE_IGNORED 0x03f8
 #define FRAGMENT 0x3fff // more fragments, or a fragment offset
 
-// The order matches `decap::Count`. For each type of tunnel, the first entry counts packets with
-// IPv4 outer headers. The next entry (value plus one) counts packets with IPv6 outer headers.
+// The order matches `decap::Count`. For each tunnel type, the listed value counts packets with IPv4
+// outer headers, and the next value counts packets with IPv6 outer headers.
 enum count {
 	GRE = 0,
 	IPIP = 2,
@@ -147,8 +147,7 @@ static __always_inline int read_outer6(struct ipv6hdr *ip6, void *end, struct ou
 	return 1;
 }
 
-// This check is separate from header parsing. Packets that are not addressed to this host therefore
-// cause no trie lookup.
+// This check is separate from header parsing, so that packets to other hosts cause no trie lookup.
 static __always_inline int is_allowed(const struct outer *outer)
 {
 	struct prefix4 from4_key = { .length = 32, .address = outer->from.words[0] };
@@ -168,8 +167,8 @@ static __always_inline __be16 ethertype(__u8 protocol)
 // is not in a supported tunnel.
 //
 // Each branch adds a constant offset to find the inner packet. If the offset were added after the
-// branches, it would be a variable in a register. The verifier allows a pointer plus a register
-// only with CAP_PERFMON.
+// branches, it would be a variable in a register. Without CAP_PERFMON, the verifier does not allow
+// adding a register to a pointer.
 static __always_inline int read_tunnel(void *end, struct outer *outer)
 {
 	struct gre *gre = outer->payload;
@@ -206,8 +205,8 @@ static __always_inline int read_tunnel(void *end, struct outer *outer)
 	return outer->inner == bpf_htons(ETH_P_IP) || outer->inner == bpf_htons(ETH_P_IPV6);
 }
 
-// Returns 1 if `packet` starts with a header of the IP version that `protocol` states, and if the
-// packet has at most `room` bytes.
+// Returns 1 if `packet` starts with a header of the IP version that `protocol` indicates, and if
+// the packet is at most `room` bytes long.
 static __always_inline int is_sound(void *packet, void *end, __be16 protocol, __u32 room)
 {
 	if (protocol == bpf_htons(ETH_P_IP)) {
@@ -221,8 +220,8 @@ static __always_inline int is_sound(void *packet, void *end, __be16 protocol, __
 	return (void *)(ip6 + 1) <= end && ip6->version == 6 && bpf_ntohs(ip6->payload_len) + sizeof(*ip6) <= room;
 }
 
-// Returns 1 if the destination of the inner packet is a listed VIP. `is_sound` must have returned 1
-// for the packet.
+// Returns 1 if the destination of the inner packet is a listed VIP. Before this call, `is_sound`
+// must have returned 1 for the packet.
 static __always_inline int is_to_vip(void *packet, void *end, __be16 protocol)
 {
 	struct prefix4 to4 = { .length = 32 };
@@ -297,9 +296,9 @@ static __always_inline int decap_frame(struct xdp_md *ctx)
 	if (!is_allowed(&outer))
 		return counted(REFUSED_SOURCE, XDP_PASS);
 	strip = (outer.is_v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) + outer.tunnel;
-	// The kernel checks whether the frame is as long as its IP header states. In this program, the
-	// same check would have to add a register to a pointer, which the verifier does not allow without
-	// CAP_PERFMON (see `read_tunnel`).
+	// The kernel checks whether the frame is as long as its IP header states. This program
+	// cannot check this without CAP_PERFMON, because it would have to add a register to a
+	// pointer (see `read_tunnel`).
 	if (outer.length < strip || !is_sound(outer.packet, end, outer.inner, outer.length - strip))
 		return counted(MALFORMED, XDP_PASS);
 	if (!is_to_vip(outer.packet, end, outer.inner))

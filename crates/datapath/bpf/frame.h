@@ -1,4 +1,4 @@
-// Parsing code that all BPF programs share. It parses the Ethernet header and VLAN tags to find the
+// Parsing code that all BPF programs use. It skips the Ethernet header and VLAN tags to find the
 // network header.
 #pragma once
 
@@ -10,8 +10,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-// The end of the readable bytes. XDP programs access the frame directly and compare pointers with
-// its end. Programs that copy headers out of a packet buffer compare lengths instead.
+// The end of the readable bytes. XDP programs access the frame directly, and compare pointers with
+// the end of the frame. Programs that copy headers out of a packet buffer compare lengths instead.
 #ifdef COPIED_HEADERS
 struct bound {
 	const void *first;
@@ -31,7 +31,7 @@ struct tag {
 	__be16 protocol; // EtherType of the header that follows the tag
 };
 
-// An address in the format of the maps. IPv4 addresses are stored as ::ffff:a.b.c.d.
+// An address in the format that map keys use. IPv4 addresses are stored as ::ffff:a.b.c.d.
 struct address {
 	__u32 words[4];
 };

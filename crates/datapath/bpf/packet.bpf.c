@@ -1,8 +1,8 @@
 // BPF programs for packet sockets (io.mode = "af-packet"). The socket filter `take` accepts only
 // packets for VIPs. The ingress program `drop` drops the same packets, so that the network stack of
-// the kernel does not handle them. The kernel runs `drop` after the sockets have received their
-// copy. Both programs call `whose` with the same maps, so each packet goes either to a packet
-// thread or to the kernel.
+// the kernel does not handle them. The kernel runs `drop` after the sockets have received the
+// packet. Both programs call `whose` with the same maps, so each packet is handled either by a
+// packet thread or by the kernel.
 //
 // Every packet on the interface increments exactly one counter, in `drop`.
 
@@ -41,8 +41,8 @@ static __always_inline __u32 copy_headers(struct __sk_buff *skb, __u32 from, voi
 	return bpf_skb_load_bytes(skb, from, to, length) ? 0 : length;
 }
 
-// Classifies a packet with `whose`. The kernel can store one VLAN tag outside the packet data, so
-// this function counts that tag separately.
+// Classifies a packet with `whose`. The kernel can store one VLAN tag outside of the packet data,
+// so this function counts that tag separately.
 static __always_inline __u32 whose_packet(struct __sk_buff *skb)
 {
 	struct link_headers link = {};

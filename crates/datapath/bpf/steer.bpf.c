@@ -1,11 +1,11 @@
 // XDP program that selects packets for packet threads (see `whose.h`). It redirects them to the
 // AF_XDP socket of their queue and passes all other packets to the kernel. `packet.bpf.c` does the
-// same for packet sockets. The program only parses headers and looks up addresses; all decisions
-// about its maps are made in the Rust code.
+// same for packet sockets. The program only parses headers and looks up addresses. Rust code
+// decides what its maps contain.
 //
 // The program looks up the socket before it reserves headroom. If the queue has no socket, the
-// frame may go to the kernel, which cannot parse a frame whose start was moved. Every frame
-// increments exactly one counter.
+// program may pass the frame to the kernel, which cannot parse a frame whose start was moved. Every
+// frame increments exactly one counter.
 
 #include "whose.h"
 
@@ -19,8 +19,8 @@ struct {
 const volatile __u8 no_socket_drops = 0; // set when the program is loaded
 
 // Reserves `encap_overhead` bytes of headroom before the frame, and writes a mark into the first of
-// these bytes. User space uses the mark to find the start of the frame. The mark is odd. A frame
-// that was not moved starts with an even byte, because multicast frames do not reach this function.
+// these bytes. User space uses the mark to find the start of the frame. The mark is odd. An unmoved
+// frame starts with an even byte, because it is not a multicast frame.
 static __always_inline int open_head_room(struct xdp_md *ctx, __u32 encap_overhead)
 {
 	__u8 *mark;

@@ -1,7 +1,7 @@
 // Decides whether a packet belongs to a packet thread or to the kernel. A packet belongs to a
-// packet thread if its destination is a VIP. This header file contains the maps with the addresses,
-// and the code that looks up an address in them. `steer.bpf.c` uses it for frames, and
-// `packet.bpf.c` for packet buffers of the kernel.
+// packet thread if its destination is a VIP. This header file contains the maps of addresses, and
+// the code that looks up an address in them. `steer.bpf.c` uses it for frames, and `packet.bpf.c`
+// uses it for packet buffers of the kernel.
 #pragma once
 
 #include <linux/icmpv6.h>
@@ -10,8 +10,8 @@
 #include "frame.h"
 
 #define ENCAP_OVERHEAD_MASK 63 // bits 0 to 5 of a map value
-// This bit marks an address of this machine inside a prefix group. Packets to such an address
-// belong to the kernel. Higher bits are reserved and zero.
+// This bit marks an address of this machine that a prefix group contains. Packets to such an
+// address belong to the kernel. All higher bits are reserved and must be zero.
 #define OWN 64
 
 // Bit 0 of an `ends` value marks a tunnel endpoint. Bits 1 to 15 contain the number of source ports
@@ -28,7 +28,7 @@
 #define UNREACHABLE 3 // an ICMPv4 type; the header layout is the same as for ICMPv6
 #define FRAGMENTATION_NEEDED 4
 
-// A lookup key for an LPM trie. In lookups, `length` covers the complete address.
+// A key of an LPM trie. In lookups, `length` is the length of a complete address.
 struct prefix6 {
 	__u32 length;
 	struct address address;
@@ -37,8 +37,8 @@ struct prefix6 {
 #define MAX_PREFIXES 256 // entry 0 is reserved for "no prefix"
 #define MAX_SLOTS 4096
 #define MAX_DEPTH 40 // the maximum number of branches in a lookup; `Table` never builds more
-// The maximum number of nested prefixes that contain an address: one for each prefix length, and
-// "no prefix".
+// The maximum number of nested prefixes that contain the same address: one for each prefix length,
+// plus "no prefix".
 #define MAX_HELD 130
 // If this flag is set in a lookup step, the low bits are the index of a branch. Otherwise they are
 // the index of a prefix.
@@ -46,7 +46,7 @@ struct prefix6 {
 #define NO_PREFIX 0x80000000 // the value of the entry "no prefix", which matches all addresses
 
 // A branch of the lookup tree. A lookup shifts one 64-bit half of the address right by `shift` and
-// masks the result with `mask`. The result selects a slot, counted from slot `first`.
+// masks it with `mask`. The sum of this value and `first` is the index of a slot.
 struct branch {
 	__u16 first;
 	__u16 mask;
@@ -90,9 +90,9 @@ struct {
 	__type(value, __u32);
 } vips SEC(".maps");
 
-// This lookup table costs three loads from the L1 cache, while an LPM trie of the kernel costs
-// about 5 ns for each level. The map `prefixes` contains the table to read. User space writes only
-// to the other table.
+// A lookup in this table needs three loads from the L1 cache, whereas a lookup in the kernel's LPM
+// trie takes about 5 ns per level. The map `prefixes` refers to the table that the program reads.
+// User space writes only to the other table.
 struct prefix_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -118,8 +118,8 @@ struct {
 	__type(value, __u32);
 } ends SEC(".maps");
 
-// The allowed senders of tunneled packets to the addresses in `ends`, with their allowed
-// encapsulations.
+// The senders from which tunneled packets to addresses in `ends` are accepted, and the
+// encapsulations that each sender may use.
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, MAX_SOURCES);
@@ -165,8 +165,8 @@ static __always_inline int find_destination(const struct network *net, bound end
 }
 
 // Returns the value of the longest prefix that contains the address, or NULL. The branches lead to
-// the longest prefix that can match. If this prefix does not match, the loop tries its parent, and
-// so on. The last parent is "no prefix", which always matches.
+// the longest prefix that could match. If this prefix does not match, the second loop tries its
+// parent, and so on. The last parent is "no prefix", which always matches.
 static __always_inline __u32 *find_prefix(const struct network *net, const struct address *to)
 {
 	__u64 high = (__u64)bpf_ntohl(to->words[0]) << 32 | bpf_ntohl(to->words[1]);
@@ -228,8 +228,8 @@ static __always_inline __u16 udp_port(__u8 protocol, const struct udphdr *udp, b
 	return protocol == IPPROTO_UDP && !BEYOND(udp + 1, end) ? bpf_ntohs(udp->dest) : 0;
 }
 
-// Returns 1 if this is an ICMPv4 error that reports that a tunnel packet was too large. Only packet
-// threads send tunnel packets, so the kernel has no use for such an error.
+// Returns 1 if this ICMPv4 error reports that a tunnel packet was too large. Only packet threads
+// send tunnel packets, so the kernel has no use for such an error.
 static __always_inline int is_about_tunnel4(const struct icmp6hdr *icmp, bound end)
 {
 	const struct iphdr *quoted = (void *)(icmp + 1);
@@ -298,7 +298,8 @@ static __always_inline int is_tunnel_endpoint(const struct network *net, bound e
 }
 
 // ICMPv6 types 133 to 137 belong to Neighbor Discovery (RFC 4861), without which the link does not
-// work. These packets go to the kernel even if a VIP prefix contains their destination.
+// work. The program passes these packets to the kernel even if a VIP prefix contains their
+// destination.
 static __always_inline int is_neighbour_discovery(const struct network *net, bound end)
 {
 	struct ipv6hdr *ip6 = net->header;

@@ -1,5 +1,5 @@
-//! Prints the properties of an interface, and the problems that prevent forwarding with XDP. Usage:
-//! `fit eth0`.
+//! Prints the properties of a network interface, and the problems that would prevent XDP forwarding
+//! on it. Usage: `fit eth0`.
 
 use std::error::Error;
 use std::process::ExitCode;

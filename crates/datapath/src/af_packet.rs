@@ -1,12 +1,11 @@
-//! The [`Device`] that a packet thread uses with `io.mode = "af-packet"`. The device has one packet
-//! socket for each interface.
+//! Implements [`Device`] for `io.mode = "af-packet"`, with one packet socket for each interface.
 //!
 //! Received packets are copied from the receive ring into a frame with headroom. Frames to send are
-//! copied into the transmit ring. Because the packets are copied, a thread can hold a frame or pass
-//! it to another thread without occupying a ring slot. The kernel processes slots in order, so a
-//! slot that the thread keeps would block all slots behind it. The module `steer` provides the BPF
-//! filter of the sockets. The module `ingress` provides the BPF program that drops the original
-//! packets in the kernel, after the sockets have received copies.
+//! copied into the transmit ring. A thread can therefore hold a frame or pass it to another thread
+//! without occupying a ring slot. The kernel processes slots in order, so a slot that the thread
+//! keeps would block all slots behind it. The module `steer` provides the BPF filter of the
+//! sockets. The module `ingress` provides the BPF program that drops the original packets in the
+//! kernel, after the sockets have received copies.
 //!
 //! Each thread sends on its own sockets. The kernel distributes received packets to the threads by
 //! flow hash. Every free frame of this device is either in the list `fill` or in the list
@@ -40,16 +39,16 @@ pub(crate) struct PacketDevice {
     frames: Frames,
     /// The sockets, indexed by interface.
     links: Box<[Link]>,
-    /// The encapsulation overhead of most VIPs, in bytes. Each received packet is stored with this
-    /// much headroom. Only packets with a different overhead must then be moved when their outer
-    /// header is added.
+    /// The most frequent encapsulation overhead among the VIPs, in bytes. Each received packet is
+    /// stored with this much headroom, so that most packets need not be moved when an outer header
+    /// is added.
     head_room: Arc<AtomicU8>,
     /// Free frames for received packets.
     fill: Vec<PacketFrame>,
-    /// Frames that are free again, because their content was copied into a transmit ring.
+    /// Frames that are free again after their content was copied into a transmit ring.
     returned: Vec<PacketFrame>,
-    /// The index of the interface that the next call of `receive` reads first. The index rotates so
-    /// that every interface is served.
+    /// The index of the interface that the next call to `receive` reads first. The index rotates so
+    /// that no interface is starved.
     first: usize,
 }
 
@@ -59,25 +58,26 @@ struct Link {
     interface: InterfaceId,
     received: u64,
     sent: u64,
-    /// The number of rejected packets: packets that GRO had merged, and packets longer than a slot.
+    /// The number of packets rejected because GRO had merged them or because they exceed the slot
+    /// size.
     merged: u64,
     /// The number of packets that the kernel dropped because the receive ring was full.
     lost: u64,
 }
 
-/// The sizes of frames and rings in a data plane.
+/// The frame size and the ring capacity of a data plane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
-    /// The size of a frame and of a ring slot, in bytes.
+    /// The size of a frame and a ring slot, in bytes.
     frame: usize,
-    /// The number of frames in the pool of each thread. This is also the capacity of a receive
-    /// ring, in packets.
+    /// The number of frames in each thread's pool. This is also the capacity of a receive ring, in
+    /// packets.
     frames: usize,
 }
 
 impl Room {
-    /// Computes the frame size. A frame has at least `least` bytes and can hold a packet of the
-    /// largest MTU among `interfaces`. The size never exceeds [`LARGEST_FRAME`].
+    /// Computes the frame size. A frame is at least `least` bytes long and can hold a packet of the
+    /// largest MTU among `interfaces`. The frame size never exceeds [`LARGEST_FRAME`].
     pub(crate) fn new(interfaces: &[Interface], least: u32, frames: u32) -> Self {
         let longest = interfaces.iter().map(|interface| interface.mtu_bytes).max().unwrap_or(0);
         let bytes = longest.saturating_add(AROUND).clamp(least, LARGEST_FRAME).next_power_of_two();
@@ -93,8 +93,8 @@ impl Room {
 /// The device of each thread, together with the frames that the thread owns.
 pub(crate) type Opened = Vec<(PacketDevice, Vec<PacketFrame>)>;
 
-/// Opens a socket on each interface for each of `threads`. Each socket gets the socket filter of
-/// its interface.
+/// Opens one socket per interface for each of `threads`, and attaches the interface's socket filter
+/// to it.
 pub(crate) fn open_all(
     interfaces: &[Interface],
     steers: &Steers,
@@ -156,8 +156,8 @@ impl Link {
 }
 
 /// Copies a packet into a frame, starting at byte `start`, and inserts the VLAN tag after the
-/// Ethernet addresses. Returns the offset of the end of the packet. Returns `None` if the packet
-/// does not fit, or if it was merged from several packets.
+/// Ethernet addresses. Returns the offset at which the packet ends. Returns `None` if the packet
+/// does not fit, or if it is the result of merging several packets.
 fn place(packet: &Arrival<'_>, to: &mut [u8], start: usize) -> Option<usize> {
     if !packet.is_whole {
         return None;
@@ -284,10 +284,10 @@ impl Sockets for PacketDevice {
 const ADDRESSES: usize = 12;
 /// The number of slots in each transmit ring.
 const TX_SLOTS: usize = 1_024;
-/// The largest frame size in bytes. It is also the limit for packets in AF_XDP mode.
+/// The largest frame size in bytes. The same limit applies to packets in AF_XDP mode.
 const LARGEST_FRAME: u32 = 16_384;
-/// The number of bytes that a slot or frame needs in addition to the IP packet: the Ethernet
-/// header, two VLAN tags, and the larger of the receive and transmit headers.
+/// The space in bytes that a slot or frame needs in addition to the IP packet: the Ethernet header,
+/// two VLAN tags, and the larger of the receive and transmit headers.
 #[allow(clippy::cast_possible_truncation, reason = "below 200")]
 const AROUND: u32 = {
     let link_header = 14 + 2 * 4;

@@ -27,7 +27,8 @@ pub enum AttachMode {
     /// XDP in generic mode, which runs after the driver has allocated a packet buffer. Every driver
     /// supports this mode, but it is slower.
     Generic,
-    /// TCX ingress, which runs after packet sockets and before the network stack.
+    /// TCX ingress, which runs after packet sockets have received the packet and before the network
+    /// stack.
     Ingress,
 }
 
@@ -53,21 +54,21 @@ pub enum AttachError {
     /// The kernel does not allow XDP on a member of a bond or team.
     #[error("{interface} is a member of {master}; use {master} or another interface")]
     Slave {
-        /// The interface.
+        /// The interface that belongs to the bond or team.
         interface: String,
-        /// The bond or team.
+        /// The bond or team that contains the interface.
         master: String,
     },
     /// Another XDP program is already attached.
     #[error("{interface} already has an XDP program, id {program}")]
     Occupied {
-        /// The interface.
+        /// The interface that already has an XDP program.
         interface: String,
         /// The ID of that program in the kernel.
         program: u32,
     },
-    /// The kernel has no BPF links for XDP. Without a link, the program would stay attached after
-    /// the process is killed.
+    /// The kernel does not support BPF links for XDP. Without a link, the program would stay
+    /// attached after the process is killed.
     #[error("Linux 5.9 or later is needed to detach the XDP program when the process ends")]
     KernelTooOld,
     /// The kernel refused to create a map, or the object file is damaged.
@@ -84,11 +85,11 @@ pub enum AttachError {
     Map {
         /// The map's name.
         map: &'static str,
-        /// The error of the kernel.
+        /// The error that the kernel returned.
         source: MapError,
     },
-    /// The kernel has no BPF links for ingress programs. Without a link, the program would stay
-    /// attached after the process is killed.
+    /// The kernel does not support BPF links for ingress programs. Without a link, the program
+    /// would stay attached after the process is killed.
     #[error(
         "io.mode = \"af-packet\" needs Linux 6.6 or later to detach the ingress program when the process ends"
     )]
@@ -96,9 +97,9 @@ pub enum AttachError {
     /// The kernel refused to attach the ingress program.
     #[error("cannot attach a program to the ingress of {interface}: {}", words(source))]
     Ingress {
-        /// The interface.
+        /// The interface to which the program could not be attached.
         interface: String,
-        /// The error of the kernel.
+        /// The error that the kernel returned.
         source: ProgramError,
     },
     /// The program could be attached neither in the driver nor in generic mode.
@@ -108,11 +109,11 @@ pub enum AttachError {
         words(generic)
     )]
     Attach {
-        /// The interface.
+        /// The interface to which the program could not be attached.
         interface: String,
-        /// The error of driver mode.
+        /// The error in driver mode.
         driver: Box<ProgramError>,
-        /// The error of generic mode.
+        /// The error in generic mode.
         generic: Box<ProgramError>,
     },
 }
@@ -156,9 +157,9 @@ pub(crate) fn load(loader: &mut EbpfLoader<'_>, object: &[u8]) -> Result<Ebpf, A
         return Err(AttachError::KernelTooOld);
     }
     lift_memory_limit();
-    // At this log level the kernel reports why the verifier refuses a program, without the trace of
-    // the verifier. A log with this trace is 16 MB long, and aya would request it ten times with
-    // larger and larger buffers.
+    // At this log level the kernel reports why the verifier refuses a program, but omits the
+    // verifier's trace. A log with the trace is 16 MB long, and aya would request it ten times with
+    // increasing buffer sizes.
     Ok(loader.verifier_log_level(VerifierLogLevel::STATS).load(object)?)
 }
 
@@ -174,9 +175,9 @@ pub(crate) fn in_map(map: &'static str) -> impl FnOnce(MapError) -> AttachError 
     move |source| AttachError::Map { map, source }
 }
 
-/// Attaches one of two programs to an interface. The first program supports only packets that are
-/// stored in one buffer. The second program also supports packets that are stored in several
-/// buffers. Tries driver mode first, then generic mode.
+/// Attaches one of two programs to an interface. The first program supports only packets in a
+/// single buffer. The second program also supports packets in several buffers. Tries driver mode
+/// first, then generic mode.
 pub(crate) fn attach(
     mut ebpf: Ebpf,
     [plain, frags]: [&'static str; 2],
@@ -190,8 +191,7 @@ pub(crate) fn attach(
     load_program(|| program.load())?;
     let (link, mode) = attach_in_a_mode(program, name, interface)?;
     let number = program.info().map_err(AttachError::Program)?.id();
-    // log: Written when the XDP program is attached to an interface. `mode` is `driver` or
-    // `generic`.
+    // log: The XDP program was attached to an interface. `mode` is `driver` or `generic`.
     tracing::info!(
         interface = interface.name.as_str(),
         program = name,
@@ -210,8 +210,8 @@ pub(crate) fn load_program(load: impl FnMut() -> Result<(), ProgramError>) -> Re
     undisturbed(load, is_disturbed).map_err(AttachError::Program)
 }
 
-/// If the call is interrupted, it is repeated, up to [`LOADS`] attempts in total. libbpf does the
-/// same. The verifier fails with EAGAIN if the thread receives a signal.
+/// Repeats an interrupted call, up to [`LOADS`] attempts in total, like libbpf. The verifier fails
+/// with EAGAIN if the thread receives a signal.
 fn undisturbed<E>(
     mut call: impl FnMut() -> Result<(), E>,
     is_disturbed: impl Fn(&E) -> bool,
@@ -244,7 +244,7 @@ fn attach_in_a_mode(
     };
     let (interface, driver) = (interface.name.as_str(), words(&driver));
     // log: The driver does not support XDP on this interface, so the slower generic mode is used.
-    // The field `driver` has the reason, for example the MTU, GRO, LRO or the number of queues
+    // The field `driver` contains the reason, for example the MTU, GRO, LRO or the number of queues
     // ([Prepare a machine](../how-to/prepare-a-machine.md)).
     tracing::warn!(interface, program, driver, "XDP runs in generic mode");
     Ok((link, AttachMode::Generic))
@@ -314,8 +314,8 @@ const LOADS: usize = 5;
 /// kernel.
 const ONE_BUFFER: u32 = 3_400;
 
-/// Lifts the limit on locked memory. Linux before 5.11 counts the memory of maps against this
-/// limit. A failure is only logged, because the present limit may be large enough.
+/// Lifts the limit on locked memory. Linux before 5.11 counts map memory against this limit. A
+/// failure is only logged, because the current limit may be high enough.
 fn lift_memory_limit() {
     let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: `limit` is a complete `rlimit`, and the call only reads it.

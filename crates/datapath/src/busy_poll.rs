@@ -1,7 +1,7 @@
-//! Busy polling means that system calls of the packet thread run the driver of a queue, on the
-//! processor of that thread. Without busy polling, the driver runs in interrupts. The interface
-//! settings `napi_defer_hard_irqs` and `gro_flush_timeout` defer these interrupts. This crate does
-//! not change these settings, but `sluicegate doctor` checks them.
+//! With busy polling, system calls of the packet thread run the driver of a queue on the thread's
+//! processor. Without busy polling, the driver runs in interrupt context. The interface settings
+//! `napi_defer_hard_irqs` and `gro_flush_timeout` defer these interrupts. This crate does not
+//! change these settings, but `sluicegate doctor` checks them.
 //!
 //! See Linux `Documentation/networking/napi.rst`, section "Busy polling". In Linux `net/xdp/xsk.c`,
 //! `recvmsg` and `sendmsg` run the driver.
@@ -26,8 +26,8 @@ pub(crate) fn prefer(socket: BorrowedFd<'_>, budget: NonZeroU16) -> io::Result<(
 /// Runs the driver, so that it can receive packets. The cost is one system call plus the work of
 /// the driver.
 pub(crate) fn run_driver(socket: RawFd) {
-    // The call transfers no data, because the buffer is empty. Errors are ignored: they only mean
-    // that no packet was waiting, or that another processor is running the driver.
+    // The call transfers no data, because the buffer is empty. Errors are ignored: they mean that
+    // no packet was waiting, or that another processor was running the driver.
     let _ = recv(socket, &mut [], MsgFlags::MSG_DONTWAIT);
 }
 
@@ -58,7 +58,7 @@ sockopt_impl!(
     i32
 );
 sockopt_impl!(
-    /// `SO_BUSY_POLL`.
+    /// The socket option `SO_BUSY_POLL`.
     BusyPoll,
     SetOnly,
     libc::SOL_SOCKET,

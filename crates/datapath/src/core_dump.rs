@@ -5,8 +5,7 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, madvise};
 
-/// Excludes memory with client packets from core dumps. Only complete pages within the `len` bytes
-/// at `base` are excluded.
+/// Excludes the complete pages within the `len` bytes at `base` from core dumps.
 pub(crate) fn keep_out_of_cores(base: NonNull<u8>, len: usize) {
     let page = rustix::param::page_size();
     let before = base.align_offset(page);

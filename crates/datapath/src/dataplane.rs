@@ -36,7 +36,7 @@ use forwarder::{
 use crate::af_packet::{Room, open_all};
 use crate::error::{StartError, words};
 use crate::hash_lanes::lane_hashers;
-use crate::health::{Health, Monitor};
+use crate::health::{Health, Monitor, Pause};
 use crate::interface::{
     Hardware, Interface, LONGEST_PACKET, Privileges, Severity, largest_packet, privilege_findings,
 };
@@ -71,17 +71,17 @@ pub enum IoMode {
 pub struct Settings {
     /// The type of sockets.
     pub mode: IoMode,
-    /// The number of queues of each interface that are used, starting at queue 0. Each of them is
-    /// bound to a socket. `None` means all queues. With packet sockets this is the number of packet
+    /// The number of queues to use on each interface, starting at queue 0. Each used queue is bound
+    /// to a socket. `None` means all queues. With packet sockets this is the number of packet
     /// threads, and `None` means the largest number of queues among the interfaces.
     pub queues: Option<u32>,
     /// The number of packet threads with software steering. With software steering, each queue has
     /// an I/O thread, which distributes packets to the packet threads by flow. With `None`, each
     /// queue has its own packet thread. Packet sockets do not support software steering.
     pub steer_over: Option<NonZeroU16>,
-    /// The number of UMEM frames of each queue, a power of two. The frame pool of a thread contains
-    /// the frames of its queues. With packet sockets, this is the number of frames of each thread
-    /// and the capacity of each receive ring.
+    /// The number of UMEM frames for each queue, a power of two. The frame pool of a thread
+    /// contains the frames of its queues. With packet sockets, this value is the number of frames
+    /// per thread and the capacity of each receive ring.
     pub frames_per_queue: u32,
     /// The size of a UMEM frame in bytes: 2,048, or 4,096 for packets of up to
     /// [`crate::interface::largest_packet`] bytes. With packet sockets, the frame size is increased
@@ -93,16 +93,15 @@ pub struct Settings {
     pub flows_per_thread: usize,
     /// The idle timeouts of flows.
     pub timeouts: Timeouts,
-    /// The behavior of a thread while no packets arrive: spinning or sleeping.
+    /// The behavior of an idle thread, which polls its rings or sleeps.
     pub idle: Idle,
     /// The busy-poll budget: the maximum number of packets that the driver receives during one
-    /// system call of the thread. With `None`, the driver runs in interrupts. Packet sockets do not
-    /// support busy polling.
+    /// system call of the thread. With `None`, the driver runs in interrupt context. Packet sockets
+    /// do not support busy polling.
     pub busy_poll: Option<NonZeroU16>,
     /// The maximum number of VIP addresses in the filter of the steering program.
     pub max_vips: u32,
-    /// The maximum number of backends that have their own counters. The number of services with
-    /// their own counters has the same limit.
+    /// The maximum number of backends with separate counters. The same limit applies to services.
     pub max_slots: usize,
     /// The handling of VIP packets that arrive on a queue without a socket.
     pub no_socket: NoSocket,
@@ -127,9 +126,9 @@ pub struct DataPlane {
     pub interfaces: Vec<Interface>,
     /// The XDP or ingress program of each interface, with its filter.
     pub steers: Steers,
-    /// The mode that all sockets use.
+    /// The mode of all sockets.
     pub socket_mode: SocketMode,
-    /// The maximum size of an IP packet that can be forwarded, in bytes.
+    /// The largest IP packet that can be forwarded, in bytes.
     pub largest_packet: u32,
     threads: Threads,
     /// The counters of each thread. The packet threads come first, followed by the I/O threads.
@@ -144,8 +143,7 @@ pub struct DataPlane {
     /// For each interface, the number of packets that arrived on a queue without a socket before
     /// all sockets were bound.
     unserved: Vec<u64>,
-    /// The instant at which the clock of the packet threads starts. The clock counts in
-    /// nanoseconds.
+    /// The instant at which the clock of the packet threads, which counts nanoseconds, was 0.
     pub origin: Instant,
 }
 
@@ -160,8 +158,8 @@ struct Threads {
     /// processors are reused from the start of the list.
     processors: Vec<u32>,
     rounds: Arc<Rounds>,
-    /// One channel for each round of the shutdown. A channel closes when all threads have finished
-    /// that round.
+    /// One channel for each shutdown round. A channel closes when all threads have finished its
+    /// round.
     through: Vec<Receiver<()>>,
 }
 
@@ -181,11 +179,11 @@ struct Handover {
     /// During a takeover, the threads that are ready to run but whose queues still belong to the
     /// other process.
     prepared: Option<Prepared>,
-    /// The thread that owns the queue that was bound first. The socket of this queue is closed only
-    /// together with the UMEM.
+    /// The thread that owns the first bound queue. The socket of this queue is closed together with
+    /// the UMEM, not earlier.
     first_bound: Option<ThreadId>,
-    /// The maximum number of queues for each interface, which is the size of the socket map of its
-    /// program.
+    /// The maximum number of queues for each interface, which is the size of the socket map in its
+    /// XDP program.
     most_queues: Vec<u32>,
     /// The connection tables that are being transferred from a previous process with a different
     /// number of threads, or `None` if there is no such transfer.
@@ -197,8 +195,8 @@ struct Handover {
     previous: Option<Shared>,
 }
 
-/// The process that owns the programs. It empties the filter and detaches the programs when its
-/// data plane is dropped.
+/// The process that owns the programs. This process empties the filter and detaches the programs
+/// when its data plane is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
     /// This process.
@@ -267,7 +265,7 @@ impl DataPlane {
         let (Plan { layout, settings, live }, Kind { socket_mode, largest_packet }) = (plan, kind);
         let wakers: Arc<[Waker]> =
             (0..layout.threads()).map(|_| Waker::new()).collect::<Result<Vec<_>, _>>()?.into();
-        let mut monitor = Monitor::new(Arc::clone(&wakers));
+        let mut monitor = Monitor::new(Arc::clone(&wakers))?;
         for ((steer, interface), queues) in steers.each().iter().zip(&interfaces).zip(&layout.queues) {
             monitor.add_program(steer.program(), steer.mode(), u32::from(*queues) < interface.queues);
         }
@@ -303,8 +301,8 @@ impl DataPlane {
         })
     }
 
-    /// Returns the number of threads that have sockets. This number equals the number of queues of
-    /// the interface with the most queues.
+    /// Returns the number of threads that have sockets. The number is the largest number of queues
+    /// on any interface.
     #[must_use]
     pub fn queues(&self) -> usize {
         self.sockets.iter().filter(|socket| !socket.links.is_empty()).count()
@@ -340,9 +338,9 @@ impl DataPlane {
         }
     }
 
-    /// Checks whether packets are being forwarded. If this method is called four times a second, a
-    /// problem is reported within one second. A lost socket remains a problem until a restart. A
-    /// missing program remains a problem until it is attached again.
+    /// Checks whether packets are being forwarded. Call this method four times a second to detect a
+    /// problem within one second. A lost socket remains a problem until a restart. A missing
+    /// program remains a problem until it is attached again.
     ///
     /// # Cost
     /// One netlink request and one map lookup for each interface, and one `getsockopt` for each
@@ -353,6 +351,18 @@ impl DataPlane {
         let no_socket: Vec<u64> =
             self.without_socket().zip(before).map(|(now, before)| now.saturating_sub(before)).collect();
         self.monitor.look(&self.interfaces, &self.threads.running, &self.sockets, &no_socket)
+    }
+
+    /// Returns for how long stuck threads have been the only problem. Returns `None` if the last
+    /// call of [`DataPlane::health`] found no problem, or a problem that does not end by itself.
+    #[must_use]
+    pub fn stalled(&self) -> Option<Duration> {
+        self.monitor.stalled()
+    }
+
+    /// Returns the time for which the process did not run, if it was not reported before.
+    pub fn pause(&mut self) -> Option<Pause> {
+        self.monitor.pause()
     }
 
     /// Returns, for each interface, the number of packets that arrived on a queue without a socket.
@@ -369,7 +379,7 @@ struct Plan<'a> {
     live: &'a Live,
 }
 
-/// The properties of a data plane that are known only after the sockets are open.
+/// The properties of a data plane that become known when the sockets are open.
 #[derive(Clone, Copy)]
 struct Kind {
     socket_mode: SocketMode,
@@ -378,14 +388,13 @@ struct Kind {
 
 impl Drop for DataPlane {
     fn drop(&mut self) {
-        // The prepared threads hold senders of the channels that the code below waits for, so these
-        // threads must be dropped first.
+        // The code below waits until all senders of its channels are dropped. The prepared threads
+        // hold such senders, so these threads must be dropped first.
         self.handover.prepared = None;
         if self.handover.holder == Holder::Me {
             if let Err(error) = self.steers.set_filter(&Filter::default()) {
-                // log: Written at exit when the kernel refused to empty the filter. Packets for
-                // VIPs are lost until the program is detached, which happens immediately
-                // afterwards.
+                // log: At exit, the kernel refused to empty the filter. Packets for VIPs are lost
+                // until the program is detached, which happens immediately afterwards.
                 tracing::warn!(%error, "filter not emptied");
             }
             // Packets that were redirected just before the filter was emptied reach the threads
@@ -395,8 +404,8 @@ impl Drop for DataPlane {
         for (round, through) in (1..).zip(&self.threads.through) {
             self.threads.rounds.begin(round);
             self.threads.wakers.iter().for_each(Waker::ring);
-            // The channel carries no messages, so `recv` returns when the last thread has finished
-            // the round.
+            // No thread sends a message, so `recv` returns when the last sender is dropped, at the
+            // end of the round.
             let _ = through.recv();
         }
         for thread in self.threads.running.drain(..) {
@@ -409,8 +418,8 @@ impl Drop for DataPlane {
         let sum = |of: fn(&ThreadCounters) -> &Counter| self.counters.iter().map(|all| of(all).read()).sum();
         let (put, taken): (u64, u64) = (sum(|all| &all.to_threads), sum(|all| &all.from_threads));
         if put != taken && self.handover.holder == Holder::Me {
-            // log: Written at exit if packets that one thread passed to another were lost.
-            // `packets` is their number.
+            // log: At exit, packets that one thread had passed to another were lost. The field
+            // `packets` contains their number.
             tracing::warn!(packets = put.saturating_sub(taken), "packets lost between threads");
         }
     }
@@ -434,8 +443,8 @@ fn near(interfaces: &[Interface]) -> Processors {
     near_all(interfaces.iter().map(|interface| Hardware::read(interface).near))
 }
 
-/// Returns the maximum number of queues that may have a socket while the program is attached. A
-/// process that takes over may use more queues than this process.
+/// Returns the number of queues for which the socket map needs entries. A process that takes over
+/// the program later may use more queues than this process.
 fn most_queues(interface: &Interface, queues: u16) -> u32 {
     interface.queues.max(interface.max_queues).max(queues.into())
 }
@@ -485,19 +494,18 @@ fn upstream_requests(ports: SourcePorts) -> UpstreamRequests {
     UpstreamRequests { ports, requests: GATHERED, passing: PASSING, fetches: FETCHES, writes: WRITES, seed }
 }
 
-/// Returns how many frames a thread may hold from one frame pool. All threads together hold at most
-/// a quarter of a pool, because a pool needs free frames to receive packets.
+/// Returns how many frames a thread may hold from each frame pool. All threads together hold at
+/// most a quarter of a pool, so that free frames for received packets remain.
 fn held_of_a_pool(frames: u32, threads: u16) -> usize {
     (frames as usize / 4 / usize::from(threads.max(1))).max(1)
 }
 
-/// Reads the properties of an interface before a data plane starts on it in mode `mode`, with UMEM
-/// frames of `frame_size` bytes. Logs a warning for each problem that does not prevent the data
-/// plane from starting.
+/// Reads the properties of an interface on which a data plane will start with the given mode and
+/// frame size. Logs a warning for each problem that does not prevent the data plane from starting.
 ///
 /// # Errors
 /// [`StartError::Interface`] if the interface or the capabilities of the process do not allow a
-/// start. The message lists all problems.
+/// start. The error message lists all problems.
 pub fn inspect(name: &str, mode: IoMode, frame_size: u32) -> Result<Interface, StartError> {
     let interface = Interface::read(name)
         .map_err(|error| StartError::Interface(words(&error)))?
@@ -511,9 +519,9 @@ pub fn inspect(name: &str, mode: IoMode, frame_size: u32) -> Result<Interface, S
     let mut refusals = Vec::new();
     for finding in findings {
         match finding.severity {
-            // log: A setting of the interface costs speed, or may cause packet loss later. The
-            // message contains the command that fixes the setting, and `sluicegate doctor` explains
-            // the reason.
+            // log: A setting of the interface reduces performance, or may cause packet loss later.
+            // The message contains the command that fixes the setting, and `sluicegate doctor`
+            // explains the reason.
             Severity::Warn => tracing::warn!(interface = name, "{finding}"),
             // Only `sluicegate doctor` prints advice.
             Severity::Advice => {}
@@ -533,11 +541,11 @@ pub fn inspect_taken(name: &str) -> Result<Interface, StartError> {
     Ok(found.with_multi_buffer())
 }
 
-/// The maximum number of pending requests of one service and thread that need replies from several
+/// The maximum number of pending requests per service and thread that need replies from several
 /// backends. Even if every request times out after 20 ms, the limit allows 50,000 requests a
-/// second. If the backends reply, it allows many more.
+/// second. If the backends reply in time, many more requests are possible.
 const GATHERED: usize = 1_024;
-/// The maximum number of pending proxied requests of one service and thread. Even if every request
+/// The maximum number of pending proxied requests per service and thread. Even if every request
 /// times out after 200 ms, the limit allows 40,000 requests a second. Requests without a reply are
 /// not pending.
 const PASSING: usize = 8_192;

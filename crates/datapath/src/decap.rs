@@ -46,7 +46,7 @@ pub struct DecapCounts {
     pub refused_source: u64,
     /// Tunneled packets to this host with an invalid inner packet. The program passed these packets
     /// to the kernel unchanged. An inner packet is invalid if its header is truncated or has an
-    /// unexpected IP version, or if the packet is longer than the outer packet.
+    /// unexpected IP version, or if it is longer than the outer packet.
     pub malformed: u64,
     /// Tunneled packets to this host whose inner destination is not a listed VIP. The program
     /// passed these packets to the kernel unchanged.

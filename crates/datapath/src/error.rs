@@ -1,4 +1,4 @@
-//! The errors of starting a data plane.
+//! Errors that can occur when a data plane starts.
 
 /// The reason why a data plane does not start. If a command can fix the problem, the message
 /// contains the command.
@@ -11,17 +11,17 @@ pub enum StartError {
     /// A socket could not be bound.
     #[error("cannot bind an AF_XDP socket to queue {queue} of {interface}: {why}")]
     Bind {
-        /// The interface.
+        /// The interface that has the queue.
         interface: String,
         /// The queue number.
         queue: u32,
-        /// The error of the kernel.
+        /// The error that the kernel returned.
         why: String,
     },
     /// Another socket uses the queue.
     #[error("another AF_XDP socket uses queue {queue} of {interface}")]
     Busy {
-        /// The interface.
+        /// The interface that has the queue.
         interface: String,
         /// The queue number.
         queue: u32,
@@ -29,7 +29,7 @@ pub enum StartError {
     /// The queue does not support zero-copy.
     #[error("queue {queue} of {interface} does not support zero-copy")]
     NoZeroCopy {
-        /// The interface.
+        /// The interface that has the queue.
         interface: String,
         /// The queue number.
         queue: u32,
@@ -37,11 +37,11 @@ pub enum StartError {
     /// A packet socket could not be opened.
     #[error("cannot open a packet socket on {interface} for packet thread {thread}: {why}")]
     Packet {
-        /// The interface.
+        /// The interface for which the socket is needed.
         interface: String,
-        /// The number of the packet thread.
+        /// The index of the packet thread.
         thread: u16,
-        /// The error of the kernel.
+        /// The error that the kernel returned.
         why: String,
     },
     /// The data plane cannot use an interface. The text lists all problems.
@@ -53,19 +53,20 @@ pub enum StartError {
     /// The connection and fragment tables could not be created.
     #[error("{0}")]
     Tables(String),
-    /// The number of threads changed, and too many connection tables of earlier processes are still
-    /// in use.
+    /// The number of threads changed while too many connection tables of earlier processes are
+    /// still in use.
     #[error(
         "with a different number of threads, the lookup of an unknown flow would need {tables} connection tables of earlier processes, but at most {most} are \
          supported; keep io.queues, io.steering, io.threads and io.flows_per_thread until the longest idle timeout has passed"
     )]
     PreviousTables {
-        /// The number of tables that this process would have to keep.
+        /// The number of earlier tables that this process would have to keep.
         tables: usize,
         /// The maximum number of tables from earlier processes.
         most: usize,
     },
-    /// A setting differs from that of the old process, and the difference requires a restart.
+    /// A setting differs from the setting of the old process, and the difference requires a
+    /// restart.
     #[error("a restart is needed to change {0}")]
     Handover(String),
     /// A packet thread could not be started.
@@ -73,7 +74,7 @@ pub enum StartError {
     Thread(#[from] std::io::Error),
 }
 
-/// Returns the text of an error and of its causes, on one line.
+/// Returns the text of an error and its causes on one line.
 pub(crate) fn words(error: &dyn std::error::Error) -> String {
     let mut said = error.to_string();
     let mut cause = error.source();

@@ -34,7 +34,7 @@ impl Descriptor {
         Self { addr, len: 0, options: 0 }
     }
 
-    /// Returns the offset from the start of the UMEM, which is how the kernel addresses packet
+    /// Returns the offset from the start of the UMEM, the form in which the kernel addresses packet
     /// bytes.
     #[inline]
     pub(crate) const fn offset(self) -> u64 {

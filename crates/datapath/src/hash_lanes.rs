@@ -50,8 +50,8 @@ mod x86 {
         unsafe { avx2(key, messages, hashes) }
     }
 
-    /// Computes the hashes with AVX-512. The compiler vectorizes the portable loop, because AVX-512
-    /// has 64-bit rotations.
+    /// Computes the hashes with AVX-512. AVX-512 has 64-bit rotations, so the compiler can
+    /// vectorize the portable loop.
     #[target_feature(enable = "avx512f,avx512vl")]
     fn avx512<const W: usize>(key: SipKey, messages: &[Lanes<W>], hashes: &mut [[u64; LANES]]) {
         hash_many(key, messages, hashes);
@@ -65,8 +65,8 @@ mod x86 {
         let start = [splat(k0), splat(k1), splat(k2), splat(k3)];
         let last = splat(last_word(W));
         for (message, hashes) in messages.iter().zip(hashes) {
-            // The instructions for one vector depend on each other, so two vectors of four lanes
-            // are interleaved.
+            // The instructions for one vector depend on each other. Interleaving two vectors of
+            // four lanes keeps the processor's pipeline busy.
             let mut states = [start; 2];
             for word in message {
                 states = compress(states, load(word));

@@ -2,11 +2,15 @@
 //! uses the result for the readiness check, for route announcements and for the status reported to
 //! the service manager.
 //!
-//! The checks run outside the packet threads, and read how many loop iterations each thread has
-//! made. A sleeping thread runs its loop ten times per second. If a thread has not run its loop for
-//! half a second, it is stuck or gets no processor time. A stuck thread is a problem only if
-//! packets are waiting in its sockets or mailboxes. If the checks run four times a second, a
-//! problem is found within one second.
+//! The checks run outside the packet threads and compare the number of loop iterations of each
+//! thread. A sleeping thread runs its loop ten times per second. If a thread has not run its loop
+//! for half a second, it is stuck or gets no processor time (`stall`). A stuck thread is a problem
+//! only if packets are waiting in its sockets or mailboxes. Time in which the whole process did not
+//! run is not counted (`pauses`). If the checks run four times a second, a problem is found within
+//! one second.
+
+mod pauses;
+mod stall;
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,6 +27,11 @@ use crate::ingress;
 use crate::interface::{self, Interface, InterfaceError};
 use crate::sockets::SocketCounters;
 use crate::wake::Waker;
+
+pub use pauses::Pause;
+use pauses::Pauses;
+use stall::Scheduling;
+pub use stall::StallReason;
 
 /// The health of the data plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,8 +67,8 @@ impl fmt::Display for ThreadName {
 pub enum Problem {
     /// Packets are waiting in a ring or mailbox of this thread, but the thread is not running its
     /// loop.
-    #[error("{0} is stuck with packets waiting")]
-    ThreadStuck(ThreadName),
+    #[error("{0} is stuck with packets waiting ({1})")]
+    ThreadStuck(ThreadName, StallReason),
     /// This thread has stopped without a stop command.
     #[error("{0} has ended")]
     ThreadEnded(ThreadName),
@@ -95,6 +104,15 @@ pub enum Problem {
     InterfaceGone(String),
 }
 
+impl Problem {
+    /// Returns `true` if the thread, socket or program works again only after an intervention. A
+    /// stuck thread may continue at any time.
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        !matches!(self, Self::ThreadStuck(..))
+    }
+}
+
 impl Health {
     /// Returns `true` if no problem was found.
     #[must_use]
@@ -119,7 +137,7 @@ impl fmt::Display for Health {
     }
 }
 
-/// The progress of a packet thread, measured by its iterations.
+/// Measures the progress of a packet thread by its iterations.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     iterations: u64,
@@ -133,14 +151,15 @@ impl Progress {
         Self { iterations: 0, since: now }
     }
 
-    /// Returns `true` if the thread has made no iteration for half a second although packets wait.
-    /// The function `waiting` is called only if the thread has made no iteration for half a second.
+    /// Returns `true` if the thread has made no iteration for half a second although packets are
+    /// waiting. The function `waiting` is called only if the thread has made no iteration for half
+    /// a second.
     pub fn is_stuck(&mut self, now: Instant, iterations: u64, waiting: impl FnOnce() -> bool) -> bool {
         if iterations != self.iterations {
             *self = Self { iterations, since: now };
             return false;
         }
-        now.duration_since(self.since) >= STUCK_AFTER && waiting()
+        now.saturating_duration_since(self.since) >= STUCK_AFTER && waiting()
     }
 }
 
@@ -149,6 +168,9 @@ pub(crate) struct Monitor {
     threads: Vec<Thread>,
     programs: Vec<Program>,
     wakers: Arc<[Waker]>,
+    pauses: Pauses,
+    /// The time since which stuck threads are the only problem, on the clock of `pauses`.
+    stalled: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -156,11 +178,16 @@ struct Thread {
     name: ThreadName,
     progress: Progress,
     sockets: Vec<Socket>,
+    /// The time of the first check after the last iteration, and what the kernel reported then.
+    quiet: Option<(Instant, Option<Scheduling>)>,
+    /// The reason of the current stall. The reason stays the same until the stall ends, so that
+    /// each stall is logged once.
+    reason: Option<StallReason>,
 }
 
 #[derive(Debug)]
 struct Socket {
-    /// A duplicate of the socket descriptor. It stays valid after the thread has ended.
+    /// A duplicate of the socket descriptor. The duplicate stays valid after the thread has ended.
     fd: OwnedFd,
     interface: InterfaceId,
     lost: bool,
@@ -172,7 +199,7 @@ struct Program {
     /// The ID of the program in the kernel.
     id: u32,
     mode: AttachMode,
-    /// `true` if some queues intentionally have no socket. Packets that arrive on these queues are
+    /// `true` if some queues intentionally have no socket. Packets that arrive on such a queue are
     /// then not a problem.
     some_without_socket: bool,
     without_socket: bool,
@@ -180,8 +207,20 @@ struct Program {
 
 impl Monitor {
     /// Creates a monitor. `wakers` contains the wakers of the threads, in thread order.
-    pub(crate) fn new(wakers: Arc<[Waker]>) -> Self {
-        Self { threads: Vec::new(), programs: Vec::new(), wakers }
+    pub(crate) fn new(wakers: Arc<[Waker]>) -> std::io::Result<Self> {
+        let pauses = Pauses::start()?;
+        Ok(Self { threads: Vec::new(), programs: Vec::new(), wakers, pauses, stalled: None })
+    }
+
+    /// Returns for how long stuck threads have been the only problem. Returns `None` if there is no
+    /// problem or another problem.
+    pub(crate) fn stalled(&self) -> Option<Duration> {
+        Some(self.pauses.running(Instant::now()).saturating_duration_since(self.stalled?))
+    }
+
+    /// Returns the time for which the process did not run, if it was not reported before.
+    pub(crate) fn pause(&mut self) -> Option<Pause> {
+        self.pauses.report(Instant::now())
     }
 
     /// Adds the program of an interface. Programs must be added in interface order.
@@ -199,7 +238,8 @@ impl Monitor {
             Ok(Socket { fd: fd.try_clone_to_owned()?, interface, lost: false })
         };
         let sockets = sockets.map(own).collect::<std::io::Result<_>>()?;
-        self.threads.push(Thread { name, progress: Progress::new(Instant::now()), sockets });
+        let progress = Progress::new(self.pauses.running(Instant::now()));
+        self.threads.push(Thread { name, progress, sockets, quiet: None, reason: None });
         Ok(())
     }
 
@@ -225,10 +265,10 @@ impl Monitor {
         counters: &[Arc<SocketCounters>],
         no_socket: &[u64],
     ) -> Health {
-        let now = Instant::now();
+        let now = self.pauses.running(Instant::now());
         let mut problems = Vec::new();
         // While the link is down, a packet socket reports the same error as a lost socket. The
-        // socket works again once the link is up.
+        // packet socket works again once the link is up.
         let lasting = self.programs.iter().any(|program| program.mode == AttachMode::Ingress);
         let all = self.threads.iter_mut().zip(self.wakers.iter()).zip(threads).zip(counters);
         for (((thread, waker), handle), counters) in all {
@@ -245,6 +285,10 @@ impl Monitor {
         let without = self.programs.iter().any(|program| program.without_socket);
         problems.extend(without.then_some(Problem::QueueWithoutSocket));
         problems.extend(interfaces.iter().zip(&self.programs).filter_map(|(ours, one)| one.problem(ours)));
+        let stalled = !problems.is_empty() && !problems.iter().any(Problem::is_certain);
+        // The thread made its last iteration at least this long ago.
+        let since = now.checked_sub(STUCK_AFTER).unwrap_or(now);
+        self.stalled = stalled.then(|| self.stalled.unwrap_or(since));
         Health::of(problems)
     }
 }
@@ -252,9 +296,19 @@ impl Monitor {
 impl Thread {
     fn stuck(&mut self, now: Instant, counters: &SocketCounters, waker: &Waker) -> Option<Problem> {
         let iterations = counters.iterations.read();
+        let advances = iterations != self.progress.iterations;
         let waiting = || waker.has_mail() || self.sockets.iter().any(|socket| has_packets(socket.fd.as_fd()));
         let stuck = self.progress.is_stuck(now, iterations, waiting);
-        stuck.then_some(Problem::ThreadStuck(self.name))
+        self.reason = self.reason.filter(|_| stuck);
+        if advances {
+            self.quiet = None;
+            return None;
+        }
+        let read = || Scheduling::read(waker.thread());
+        let (since, before) = *self.quiet.get_or_insert_with(|| (now, read()));
+        let reason =
+            || Scheduling::reason(before.as_ref(), read().as_ref(), now.saturating_duration_since(since));
+        stuck.then(|| Problem::ThreadStuck(self.name, *self.reason.get_or_insert_with(reason)))
     }
 
     fn lost_socket(&mut self, interfaces: &[Interface]) -> Option<Problem> {
@@ -346,13 +400,13 @@ mod tests {
     fn health_displays_all_problems() {
         assert_eq!((Health::of(vec![]), Health::of(vec![]).to_string()), (Health::Healthy, "healthy".into()));
         let problems = [
-            Problem::ThreadStuck(ThreadName::Packet(1)),
+            Problem::ThreadStuck(ThreadName::Packet(1), StallReason::Looping),
             Problem::ThreadEnded(ThreadName::Io(0)),
             Problem::ProgramMissing("eth0".into()),
         ];
         let health = Health::of(problems.into());
         assert!(!health.is_healthy());
-        let words = "packet thread 1 is stuck with packets waiting; I/O thread 0 has ended; no XDP program is attached to eth0";
+        let words = "packet thread 1 is stuck with packets waiting (it runs in a loop without progress); I/O thread 0 has ended; no XDP program is attached to eth0";
         assert_eq!(health.to_string(), words);
     }
 }

@@ -33,13 +33,14 @@ pub(crate) fn attach(ebpf: &mut Ebpf, interface: &Interface) -> Result<Attachmen
     let id = program.attach_with_options(&interface.name, TcAttachType::Ingress, order).map_err(refused)?;
     let number = program.info().map_err(AttachError::Program)?.id();
     let link = program.take_link(id).map_err(AttachError::Program)?;
-    // log: Written when the ingress program is attached to an interface. This program is used with
-    // `io.mode = "af-packet"`.
+    // log: The ingress program was attached to an interface. `io.mode = "af-packet"` uses this
+    // program instead of an XDP program.
     tracing::info!(interface = interface.name.as_str(), program = DROP, "ingress program attached");
     Ok(Attachment { link: Link::Other { _held: Box::new(link) }, mode: AttachMode::Ingress, program: number })
 }
 
-/// Loads the socket filter `take`. It accepts exactly the packets that the program `drop` drops.
+/// Loads the socket filter `take`. The filter accepts exactly the packets that the program `drop`
+/// drops.
 pub(crate) fn load_socket_filter(ebpf: &mut Ebpf) -> Result<(), AttachError> {
     let program = ebpf.program_mut(TAKE).ok_or(AttachError::Part(TAKE))?;
     let program: &mut SocketFilter = program.try_into().map_err(AttachError::Program)?;
@@ -57,7 +58,7 @@ pub(crate) fn filter_socket(ebpf: &Ebpf, socket: BorrowedFd<'_>) -> Result<(), A
 /// `program` is the ID of the program.
 ///
 /// # Errors
-/// Returns the error of the kernel, for example if the interface does not exist.
+/// Returns the kernel's error, for example if the interface does not exist.
 pub(crate) fn is_attached(interface: u32, program: u32) -> io::Result<bool> {
     let mut programs = [0u32; MOST_PROGRAMS as usize];
     let mut query = Query {

@@ -30,14 +30,14 @@ pub use host::{clock_is_synchronised, knows_af_xdp};
 pub use ping::Pinger;
 pub use privilege::{Privileges, privilege_findings};
 
-/// The properties of an interface at one point in time.
+/// The properties of an interface at the time of the call to [`Interface::read`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     /// The name of the interface.
     pub name: String,
     /// The index of the interface in this network namespace.
     pub index: u32,
-    /// The Ethernet address.
+    /// The Ethernet address of the interface.
     pub mac: [u8; 6],
     /// The maximum size of an IP packet on this interface (MTU), in bytes.
     pub mtu_bytes: u32,
@@ -58,12 +58,11 @@ pub struct Interface {
     pub master: Option<Master>,
     /// The ID of the attached XDP program, if there is one.
     pub xdp_program: Option<u32>,
-    /// The name of the attached XDP program. `None` until [`Interface::with_program_name`] has
-    /// found the name.
+    /// The name of the attached XDP program. `None` if [`Interface::with_program_name`] was not
+    /// called or found no name.
     pub xdp_program_name: Option<String>,
-    /// `true` if the driver supports XDP multi-buffer. `None` before
-    /// [`Interface::with_multi_buffer`] is called, or if the kernel does not report the XDP
-    /// features.
+    /// `true` if the driver supports XDP multi-buffer. `None` if [`Interface::with_multi_buffer`]
+    /// was not called, or if the kernel does not report XDP features.
     pub multi_buffer: Option<bool>,
 }
 
@@ -88,8 +87,8 @@ pub struct Features {
 /// An interface with other interfaces as members, such as a bond.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Master {
-    /// The name of the interface. If the interface has no name in this network namespace, this is
-    /// its index.
+    /// The name of the interface. If the interface is in a different network namespace, this field
+    /// contains its index instead.
     pub name: String,
     /// The kind of the interface, which is `bond`, `team`, `bridge` or `vrf`. The text is empty if
     /// the kernel does not report the kind.
@@ -115,9 +114,9 @@ pub enum InterfaceError {
     Kernel {
         /// The interface name that the caller passed.
         name: String,
-        /// The failed call.
+        /// The system call that failed.
         call: &'static str,
-        /// The error of the kernel.
+        /// The error that the kernel returned.
         source: io::Error,
     },
 }
@@ -127,8 +126,8 @@ impl Interface {
     ///
     /// # Errors
     /// Returns an [`InterfaceError`] if the interface cannot be read. Information that the device
-    /// does not provide is not an error. A missing driver name is empty, a missing number of queues
-    /// is replaced by the number that the device was created with, and missing offloads are off.
+    /// does not provide is not an error. A missing driver name becomes an empty string, a missing
+    /// queue count becomes the number of queues at creation, and missing offloads become `false`.
     ///
     /// # Cost
     /// One netlink request and five ioctls.
@@ -180,8 +179,8 @@ impl Interface {
         self.master.as_ref().is_some_and(|master| matches!(master.kind.as_str(), "bond" | "team"))
     }
 
-    /// Returns the problems of this interface for AF_XDP, errors first. `chunk` is the size of a
-    /// UMEM frame, in bytes.
+    /// Returns the problems with using AF_XDP on this interface, errors first. `chunk` is the size
+    /// of a UMEM frame, in bytes.
     #[must_use]
     pub fn findings(&self, chunk: u32) -> Vec<Finding> {
         // While an XDP program is attached, the virtio_net driver turns these offloads off.
@@ -206,8 +205,8 @@ impl Interface {
         findings
     }
 
-    /// Returns the problems of this interface for packet sockets. The problems include offloads
-    /// that merge packets, because packet sockets receive the merged packets.
+    /// Returns the problems with using packet sockets on this interface. The problems include
+    /// offloads that merge packets, because packet sockets receive the merged packets.
     #[must_use]
     pub fn packet_findings(&self) -> Vec<Finding> {
         let too_long = (self.mtu_bytes > LONGEST_PACKET).then(|| {
@@ -420,15 +419,15 @@ pub const fn largest_packet(chunk: u32) -> u32 {
     chunk.saturating_sub(XDP_HEADROOM + LINK_HEADER_BYTES + MAX_ENCAP_OVERHEAD_BYTES as u32)
 }
 
-/// The maximum size of an IP packet that is received in several frames, in bytes. Such packets
-/// require a driver that supports XDP multi-buffer.
+/// The largest IP packet that can be received in several frames, in bytes. Such packets require a
+/// driver that supports XDP multi-buffer.
 #[allow(clippy::cast_possible_truncation, reason = "16 KiB")]
 pub const LONGEST_PACKET: u32 = largest_packet(crate::slots::ROOM as u32 + XDP_HEADROOM);
 /// The length of an Ethernet header with two VLAN tags, in bytes.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 /// The maximum headroom, in bytes, that the steering program can reserve in front of a packet. The
-/// program writes the size of the headroom into a mark of one byte, which cannot represent larger
+/// program stores the size of the headroom in a one-byte mark, which cannot represent larger
 /// values.
 pub const MAX_ENCAP_OVERHEAD_BYTES: u8 = 63;
-/// The maximum number of interfaces of a data plane.
+/// The maximum number of interfaces that a data plane can use.
 pub const MAX_INTERFACES: usize = 16;

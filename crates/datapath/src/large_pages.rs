@@ -8,8 +8,8 @@ use std::ptr::without_provenance_mut;
 
 use rustix::mm::{Advice, madvise};
 
-/// Advises the kernel to use huge pages for the complete pages of this address range. The advice
-/// has no effect on kernels without huge pages.
+/// Advises the kernel to back this address range with huge pages. Partial pages at both ends are
+/// excluded. The advice has no effect on kernels without huge pages.
 pub fn advise_large_pages(memory: Range<usize>) {
     let page = rustix::param::page_size();
     let (start, end) = (memory.start.next_multiple_of(page), memory.end / page * page);
@@ -17,8 +17,7 @@ pub fn advise_large_pages(memory: Range<usize>) {
     // SAFETY: the advice changes neither data nor access rights. The kernel refuses addresses that
     // are not mapped.
     let advised = unsafe { madvise(without_provenance_mut(start), bytes, Advice::LinuxHugepage) };
-    // An error only means that the kernel has no huge pages. The tables also work with pages of
-    // normal size.
+    // An error means that the kernel has no huge pages. The tables then use pages of normal size.
     let _ = advised;
 }
 
@@ -27,7 +26,7 @@ mod tests {
     use super::*;
 
     /// Returns `true` if the kernel accepted the advice for the mapping that contains `address`.
-    /// This does not mean that huge pages are free.
+    /// The result does not show whether huge pages are free.
     fn is_advised(address: usize) -> bool {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut is_ours = false;

@@ -1,6 +1,6 @@
-//! The part of the data plane that uses kernel interfaces, namely AF_XDP sockets, packet sockets
-//! and BPF programs. The crate `forwarder` processes the packets. The crate `engine` contains the
-//! main loop of a packet thread.
+//! Connects the packet threads to the kernel with AF_XDP sockets, packet sockets and BPF programs.
+//! The crate `forwarder` processes the packets. The crate `engine` contains the main loop of a
+//! packet thread.
 //!
 //! [`DataPlane`] starts and stops programs, sockets and threads together, and [`Health`] reports
 //! their problems. The module [`interface`] reads properties of network interfaces. The module
@@ -60,7 +60,7 @@ pub use engine::MAX_BATCH;
 pub use error::StartError;
 pub use frame::Frame;
 pub use hash_lanes::lane_hashers;
-pub use health::{Health, Problem, Progress, ThreadName};
+pub use health::{Health, Pause, Problem, Progress, StallReason, ThreadName};
 pub use interface::MAX_INTERFACES;
 pub use large_pages::advise_large_pages;
 pub use pcap::{CaptureError, CaptureReader, CaptureWriter, CapturedFrame};

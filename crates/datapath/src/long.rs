@@ -1,6 +1,6 @@
-//! Packets that are longer than a frame. A received packet is copied from several frames into one
-//! slot, so that the pipeline sees contiguous bytes. When the packet is sent, its bytes are copied
-//! back into several frames. Packets that fit into one frame do not use this module.
+//! Handles packets that are longer than a frame. A received packet is copied from several frames
+//! into one slot, so that the pipeline sees contiguous bytes. When the packet is sent, its bytes
+//! are copied back into several frames. Packets that fit into one frame do not use this module.
 //!
 //! Invariant: a long frame owns its chunk and the slot of that chunk. The frame also owns all
 //! chunks whose descriptors are in the slot.
@@ -12,10 +12,10 @@ use crate::slots::{MOST_MORE, ROOM};
 use crate::umem::Area;
 use arrayvec::ArrayVec;
 
-/// The state of receiving a long packet from a queue.
+/// The receive state of a queue for long packets.
 #[derive(Debug, Default)]
 pub(crate) struct Gathering {
-    /// The packet whose last frame has not arrived yet.
+    /// The packet that is being received, whose last frame has not arrived yet.
     partial: Option<Partial>,
     /// The number of packets that were dropped because they were longer than a slot.
     pub(crate) too_long: u64,
@@ -40,9 +40,9 @@ struct Partial {
 pub(crate) type Segments = ArrayVec<Descriptor, MAX_SEGMENTS>;
 
 impl Area {
-    /// Appends the `len` bytes of one frame to a long packet. Once the packet is complete, returns
-    /// the packet and its length. If a packet is longer than a slot, the packet is dropped and
-    /// counted in `too_long`, and its frames are added to `returned`.
+    /// Appends the `len` bytes of one frame to a long packet. Returns the packet and its length
+    /// once the packet is complete. A packet that is longer than a slot is dropped and counted in
+    /// `too_long`, and its frames are added to `returned`.
     #[cold]
     pub(crate) fn gather(
         &self,
@@ -120,7 +120,7 @@ impl Area {
     /// Adds chunks from `spare` to a long frame until the frame has room for `len` bytes.
     ///
     /// # Errors
-    /// If `spare` has too few chunks, returns the frame with all chunks that were added.
+    /// If `spare` has too few chunks, returns the frame with the chunks that were added so far.
     fn widen(&self, mut frame: Frame, len: usize, spare: &mut Vec<Frame>) -> Result<Frame, Frame> {
         let mut room = self.room(&frame);
         let Some(slot) = self.slot(&mut frame) else { return Err(frame) };

@@ -1,5 +1,5 @@
-//! Reads frames from pcap and pcapng files, and writes pcap files. Blocks of a pcapng file that
-//! contain no frame with a timestamp are skipped.
+//! Reads frames from pcap and pcapng files, and writes pcap files. Skips pcapng blocks that do not
+//! contain a frame with a timestamp.
 //!
 //! See the IETF drafts draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng §4.
 
@@ -20,7 +20,7 @@ use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
 pub struct CapturedFrame {
     /// The capture time, as the duration since the start of 1970 (UTC).
     pub time: Duration,
-    /// The captured bytes.
+    /// The captured bytes of the frame.
     pub bytes: Vec<u8>,
     /// The original length of the frame in bytes. Captured frames can be truncated.
     pub whole: usize,
@@ -45,7 +45,7 @@ pub enum CaptureError {
     Read {
         /// The number of frames that were read successfully.
         frame: u64,
-        /// The error of the parser.
+        /// The error that the parser returned.
         cause: PcapError,
     },
     /// The output could not be written.
@@ -106,7 +106,7 @@ impl<R: BufRead> CaptureReader<R> {
     }
 }
 
-/// Converts a raw packet. The checked packet type of the library cannot be used, because it refuses
+/// Converts a raw packet. The library's validated packet type cannot be used, because it refuses
 /// truncated frames.
 fn of_packet(packet: RawPcapPacket<'_>, resolution: TsResolution) -> CapturedFrame {
     let fraction = match resolution {

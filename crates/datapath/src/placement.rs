@@ -1,7 +1,7 @@
 //! Placement of packet threads on processors, and of packet memory on memory nodes. Only processors
-//! available to the process are chosen, and each of them at most once. This module does not assign
-//! interrupts to processors, because this is part of the machine configuration, which `sluicegate
-//! doctor` checks.
+//! available to the process are chosen, and each processor is chosen at most once. This module does
+//! not assign interrupts to processors: that assignment is part of the machine configuration, which
+//! `sluicegate doctor` checks.
 //!
 //! See Linux `Documentation/ABI/testing/sysfs-bus-pci` for `local_cpulist`. According to numa(7), a
 //! page is allocated on the node of the processor that first accesses it.
@@ -51,8 +51,8 @@ pub(crate) fn near_device(bus: &str) -> Processors {
 }
 
 /// Returns the processors that are on the memory nodes of all interfaces. Interfaces with an
-/// unknown location are ignored. If no processor is near all of them, returns the processors near
-/// the first interface.
+/// unknown location are ignored. If no processor is near all interfaces, returns the processors
+/// near the first interface.
 pub(crate) fn near_all(each: impl Iterator<Item = Processors>) -> Processors {
     let mut each = each.filter(|near| !near.is_empty());
     let first = each.next().unwrap_or_default();
@@ -60,18 +60,17 @@ pub(crate) fn near_all(each: impl Iterator<Item = Processors>) -> Processors {
     if all.is_empty() { first } else { all }
 }
 
-/// Runs `job` on the processors in `near`. Memory that the job is the first to access is then
-/// allocated on the node of these processors. Afterwards the calling thread may use its previous
-/// processors again. If the process may not use any processor in `near`, the job runs on the
-/// current processors.
+/// Runs `job` on the processors in `near`, so that memory which the job is the first to access is
+/// allocated on their node. Afterwards the calling thread may use its previous processors again. If
+/// the process may not use any processor in `near`, the job runs on the current processors.
 pub(crate) fn near_to<T>(near: &Processors, job: impl FnOnce() -> T) -> T {
     let allowed = allowed();
     let there: Processors = allowed.intersection(near).copied().collect();
     let moved = !there.is_empty() && there != allowed && move_to(there.iter().copied()).is_ok();
     let done = job();
     if moved && let Err(error) = move_to(allowed.iter().copied()) {
-        // log: After startup, the main thread could not return to all processors. Packets are not
-        // affected.
+        // log: After startup, the main thread could not restore its original CPU affinity. Packets
+        // are not affected.
         tracing::warn!(%error, "main thread stays on the processors near the NIC");
     }
     done

@@ -1,5 +1,5 @@
-//! A packet thread that runs without sockets. It uses the normal engine and pipeline, but frames
-//! are in memory, and the caller provides the time.
+//! Runs a packet thread without sockets. The thread uses the normal engine and pipeline, but its
+//! frames are in memory, and the caller provides the time.
 //!
 //! Invariant: after every iteration, the packet counters satisfy received + originated = sent +
 //! replied + taken + dropped + held.
@@ -16,7 +16,7 @@ use crate::dataplane::{NOTICES, Settings, pipeline_config};
 use crate::steer::{Filter, TunnelEndpoints, takes};
 use crate::umem::RING;
 
-/// A packet thread that runs without sockets.
+/// A packet thread without sockets.
 #[derive(Debug)]
 pub struct Replay {
     engine: Engine<MemoryDevice, Pipeline>,
@@ -38,7 +38,7 @@ pub enum Offered {
 }
 
 impl Replay {
-    /// Creates the only packet thread of a simulated machine with the given number of interfaces.
+    /// Creates a simulated machine with the given number of interfaces and a single packet thread.
     /// The thread ignores all frames until [`Replay::set_filter`] is called.
     ///
     /// # Errors
@@ -53,8 +53,8 @@ impl Replay {
         let config = PipelineConfig { upstream_requests, ..config };
         let pipeline = Pipeline::new(config, live, Arc::clone(&counters), None)?.with_notices(sink);
         let Some(mailboxes) = mesh(1, 1).pop() else { unreachable!("a mesh for one thread has one entry") };
-        // With this many frames, the fill ring stays full even if many packets are held, and free
-        // frames remain for fragments.
+        // With this many frames, the fill ring stays full and frames for fragments remain free even
+        // if many packets are held.
         let in_all = settings.frames_per_queue as usize + 2 * RING as usize;
         let frames = (0..in_all).map(|_| MemoryFrame::new(me, FRAME_BYTES)).collect();
         let device = MemoryDevice::with_tx_owners(RING as usize, vec![TxOwner::Own; interfaces]);
@@ -63,8 +63,8 @@ impl Replay {
         Ok(Self { engine, counters, notices, filter: Filter::default(), ends: TunnelEndpoints::default() })
     }
 
-    /// Sets the filter and the tunnel endpoints. The filter and the endpoints determine which of
-    /// the offered frames the thread receives from now on.
+    /// Sets the filter and the tunnel endpoints. From now on, they determine which of the offered
+    /// frames the thread receives.
     pub fn set_filter(&mut self, filter: Filter, ends: TunnelEndpoints) {
         (self.filter, self.ends) = (filter, ends);
     }

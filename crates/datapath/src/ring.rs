@@ -1,7 +1,7 @@
-//! One ring of an AF_XDP socket. A ring consists of slots that this process and the kernel pass to
-//! each other through shared memory. Each entry of a ring is either a descriptor of 16 bytes or an
-//! address. libxdp maps the ring, and the module `mapping` finds that mapping. The module `indices`
-//! computes which side owns each slot.
+//! Implements one ring of an AF_XDP socket. A ring consists of slots in shared memory, which this
+//! process and the kernel pass to each other. Each entry of a ring is either a descriptor of 16
+//! bytes or an address. libxdp maps the ring, and the module `mapping` finds that mapping. The
+//! module `indices` computes which side owns each slot.
 //!
 //! Invariant: this module accesses a slot only while the indices assign it to this process.
 //!

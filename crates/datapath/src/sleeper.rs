@@ -1,10 +1,10 @@
-//! The sleep state of a thread. Other threads check the state after they have added work for this
-//! thread.
+//! Tracks whether a thread is sleeping. Other threads check this state after they have added work
+//! for the thread.
 //!
-//! A thread that wants to sleep first announces the sleep, then checks for work once more, and then
-//! sleeps. A producer first adds its work, and then checks whether the thread is sleeping. In every
-//! interleaving, the thread sees the work or the producer sees the announcement, so work is never
-//! missed. A loom model checks all interleavings.
+//! Before it sleeps, a thread announces the sleep and then checks for work once more. A producer
+//! first adds its work, and then checks whether the thread is sleeping. In every interleaving, the
+//! thread sees the work or the producer sees the announcement, so work is never missed. A loom
+//! model checks all interleavings.
 
 use crate::sync::{AtomicBool, Ordering, fence};
 

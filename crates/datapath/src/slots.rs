@@ -1,6 +1,6 @@
 //! Memory for packets that are longer than a frame. Each chunk of the UMEM has a slot. A slot
-//! stores the bytes of a long packet contiguously, and the descriptors of the packet's other
-//! chunks. The module `long` fills and empties slots.
+//! stores the contiguous bytes of a long packet and the descriptors of the packet's other chunks.
+//! The module `long` fills and empties slots.
 //!
 //! Invariant: a slot is accessed only through the frame of its chunk.
 
@@ -30,7 +30,7 @@ unsafe impl Send for Memory {}
 // of its chunk, and each chunk has only one `Frame`.
 unsafe impl Sync for Memory {}
 
-/// The slot of a chunk: additional memory for a packet that is longer than the chunk.
+/// Memory for a packet that is longer than the chunk to which the slot belongs.
 #[repr(C)]
 pub(crate) struct Slot {
     /// The number of used entries in `chunks`.
@@ -113,14 +113,13 @@ impl Slot {
     }
 }
 
-/// The maximum number of chunks of a long frame, not counting the first. The kernel has the same
-/// limit for the fragments of a packet.
+/// The maximum number of chunks in a long frame, not counting the first chunk. The kernel has the
+/// same limit for the fragments of a packet.
 pub(crate) const MOST_MORE: usize = 16;
 /// The size of a slot in bytes.
 const SLOT: usize = 16_384;
 const WORDS: usize = SLOT / size_of::<u64>();
-/// The maximum size of a packet with its link header and headroom, in bytes. A slot is large enough
-/// for a packet of this size.
+/// The space in a slot for a packet with its link header and headroom, in bytes.
 pub(crate) const ROOM: usize = 15_864;
 const _: () = assert!(size_of::<Slot>() == SLOT && align_of::<Slot>() <= align_of::<u64>());
 

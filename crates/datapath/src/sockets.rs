@@ -1,6 +1,5 @@
-//! The trait that the thread loop and the health monitor use to access the sockets of a device. It
-//! provides the socket descriptors and the counters. The modules `xsk` and `af_packet` implement
-//! the trait.
+//! Defines the trait through which the thread loop and the health monitor access the sockets of a
+//! device. The modules `xsk` and `af_packet` implement the trait.
 
 use std::os::fd::RawFd;
 
@@ -8,7 +7,7 @@ use counters::Counter;
 use engine::Device;
 use forwarder::InterfaceId;
 
-/// How packets are transferred between the NIC and the sockets.
+/// The method by which packets are transferred between the NIC and the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketMode {
     /// AF_XDP in zero-copy mode: the NIC writes packets into the memory of the process.
@@ -43,11 +42,11 @@ counters::socket! {
     ]
 }
 
-/// The packet counts of one socket of a thread. Packets that arrive on the same interface for other
-/// threads are counted by the sockets of those threads.
+/// The packet counts of one socket. Each thread has a separate socket on the interface, with
+/// separate counts.
 #[derive(Debug, Default)]
 pub struct LinkCounters {
-    /// The interface.
+    /// The interface to which the socket is bound.
     pub interface: InterfaceId,
     /// The number of received frames.
     pub rx: Counter,
@@ -74,14 +73,14 @@ pub(crate) trait Sockets: Device {
     fn sockets(&self) -> impl Iterator<Item = (InterfaceId, RawFd)>;
 
     /// Runs the drivers of the queues with busy polling. Does nothing if the drivers run in
-    /// interrupts.
+    /// interrupt context.
     fn run_drivers(&self) {}
 
     /// Returns `true` if a transmission is in progress. The end of a transmission does not make a
     /// socket readable or writable, so the thread must check the rings again soon.
     fn is_sending(&mut self) -> bool;
 
-    /// Returns `true` if the device has too few free frames to receive packets.
+    /// Returns `true` if the device cannot receive packets because it has too few free frames.
     fn is_short_of_frames(&self) -> bool;
 
     /// Copies the socket statistics to `to`.

@@ -42,7 +42,7 @@ use crate::interface::{Interface, MAX_ENCAP_OVERHEAD_BYTES};
 pub struct SteerOptions {
     /// The maximum number of VIP addresses. The kernel reserves about 160 bytes for each address.
     pub max_vips: u32,
-    /// The handling of VIP packets that arrive on a queue without a socket.
+    /// The action of the program for VIP packets that arrive on a queue without a socket.
     pub no_socket: NoSocket,
     /// The number of queues that can have a socket. This is the highest possible queue number plus
     /// one.
@@ -110,13 +110,12 @@ pub enum SteerError {
         "cannot reserve UDP port {port} of io.source_ports: {cause}; stop the process that uses it, or change io.source_ports"
     )]
     SourcePort {
-        /// The port number.
+        /// The source port that is in use.
         port: u16,
-        /// The error of the kernel.
+        /// The error that the kernel returned.
         cause: String,
     },
-    /// The encapsulation overhead is too large. The mark in the frame cannot represent an overhead
-    /// of this size.
+    /// The encapsulation overhead exceeds the maximum that the mark in the frame can represent.
     #[error(
         "{what} needs {growth_bytes} bytes of headroom, but at most {MAX_ENCAP_OVERHEAD_BYTES} are supported"
     )]
@@ -148,7 +147,7 @@ pub struct Steer {
     /// The filter that the maps contain.
     filter: Filter,
     max_vips: u32,
-    /// Duplicated descriptors of the maps, for a handover to another process. The list is empty for
+    /// Duplicates of the map descriptors, for a handover to another process. The list is empty for
     /// the ingress program.
     descriptors: Vec<OwnedFd>,
 }
@@ -180,8 +179,8 @@ impl Steer {
     }
 
     /// Attaches the ingress program to `interface` with an empty filter. Packet sockets receive the
-    /// filtered packets after a call of [`Self::attach_filter`]. The packets that these sockets
-    /// receive start at the Ethernet header, without headroom.
+    /// filtered packets after a call to [`Self::attach_filter`]. Received packets start at the
+    /// Ethernet header, without headroom.
     ///
     /// # Errors
     /// [`AttachError`], for example if the kernel is too old.
@@ -229,7 +228,7 @@ impl Steer {
         }
     }
 
-    /// Redirects the packets of `queue` to `socket`, an AF_XDP socket that is bound to that queue.
+    /// Redirects packets from `queue` to `socket`, an AF_XDP socket that is bound to that queue.
     /// The kernel removes the socket from the map when the socket is closed.
     ///
     /// # Errors
@@ -238,7 +237,7 @@ impl Steer {
         Ok(self.redirects()?.set(queue, socket.as_raw_fd(), 0).map_err(in_map("xsks"))?)
     }
 
-    /// Stops the redirection of the packets of `queue`. Has no effect if the queue has no socket.
+    /// Stops redirecting packets from `queue`. Has no effect if the queue has no socket.
     ///
     /// # Errors
     /// [`AttachError::Map`] if the queue does not exist.
@@ -257,7 +256,8 @@ impl Steer {
     /// VIPs.
     ///
     /// # Errors
-    /// [`AttachError`] if the kernel refuses the filter, or if this program serves AF_XDP sockets.
+    /// [`AttachError`] if the kernel refuses the filter, or if this program redirects packets to
+    /// AF_XDP sockets.
     pub fn attach_filter(&self, socket: BorrowedFd<'_>) -> Result<(), SteerError> {
         match &self.handover {
             Handover::Redirect(_) => Err(AttachError::Part("take").into()),
@@ -273,7 +273,7 @@ impl Steer {
 
     /// Updates the filter to match `wanted`. New entries are added before old entries are removed.
     /// Packets to an address in both filters are redirected without interruption. Packets to an
-    /// address in neither filter go to the kernel throughout the change.
+    /// address in neither filter always go to the kernel.
     ///
     /// # Errors
     /// The filter is unchanged after [`SteerError::TooManyVips`], [`SteerError::TooManyPrefixes`],
@@ -282,16 +282,16 @@ impl Steer {
     ///
     /// # Cost
     /// One system call for each changed address, and two for all prefixes together. The second of
-    /// the two calls for prefixes returns only after no program reads the old prefixes anymore,
-    /// which takes some milliseconds. Packet threads must not call this function.
+    /// these two calls waits until no program reads the old prefixes anymore, which takes some
+    /// milliseconds. Packet threads must not call this function.
     pub fn set_filter(&mut self, wanted: &Filter) -> Result<Changed, SteerError> {
         check(wanted, self.max_vips)?;
         self.exchange(wanted)
     }
 
-    /// Removes all entries that `next` does not contain, and adds no entries. This call is the
-    /// first half of a filter change to `next`. The second half is [`Self::set_filter`], after the
-    /// packet threads have received the new entries.
+    /// Removes all entries that `next` does not contain, without adding any. This call is the first
+    /// half of a filter change to `next`. The second half is [`Self::set_filter`], after the packet
+    /// threads have received the new entries.
     ///
     /// # Errors
     /// The errors are the same as for [`Self::set_filter`].
@@ -299,9 +299,9 @@ impl Steer {
         self.exchange(&self.filter.narrowed_to(next))
     }
 
-    /// Sets the tunnel endpoints of this machine. Tunneled packets from allowed senders go to
-    /// packet threads, and so do ICMP errors about encapsulated packets that this machine sent. All
-    /// other packets to the machine go to the kernel.
+    /// Sets the tunnel endpoints of this machine. Packet threads receive tunneled packets from
+    /// allowed senders, and ICMP errors about encapsulated packets from this machine. The kernel
+    /// receives all other packets to the machine.
     ///
     /// # Errors
     /// [`SteerError::TooManyTunnelEndpoints`] if there are too many entries. After
@@ -396,8 +396,8 @@ impl Maps {
 }
 
 fn load(mut loader: EbpfLoader<'_>, object: &[u8], max_vips: u32) -> Result<Ebpf, AttachError> {
-    // The map is twice as large as a single set of entries requires. A completely different set can
-    // then be added before the old set is removed.
+    // The map has room for two complete sets of entries, so that a completely different set can be
+    // added before the old set is removed.
     loader.map_max_entries("vips", max_vips.saturating_add(MAX_OWN).saturating_mul(2));
     attach::load(&mut loader, object)
 }
@@ -446,7 +446,7 @@ fn check(wanted: &Filter, max_vips: u32) -> Result<(), SteerError> {
     Ok(())
 }
 
-/// The maximum number of addresses of this machine that are inside VIP prefixes.
+/// The maximum number of this machine's addresses that are inside VIP prefixes.
 pub const MAX_OWN: u32 = 1_024;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));

@@ -1,9 +1,10 @@
-//! Shutdown of threads that pass frames to each other. No frame between two threads is lost.
+//! Stops threads that pass frames to each other, without losing frames that are in transit between
+//! them.
 //!
 //! The shutdown consists of rounds. In each round, every thread works until it finds no packet,
-//! signals this, and continues. The next round begins when all threads have signaled. If a frame is
-//! passed on in one round, the receiving thread finds it in the next round. The number of rounds
-//! therefore equals the maximum number of threads that handle one packet.
+//! then signals this and keeps running. The next round begins when all threads have signaled. If a
+//! frame is passed on in one round, the receiving thread finds it in the next round. The number of
+//! rounds is therefore the maximum number of threads that handle one packet.
 //!
 //! Invariant: a thread that sees a new round also sees all frames that were passed on before that
 //! round. A loom model checks all interleavings.
@@ -29,9 +30,9 @@ impl Rounds {
     }
 }
 
-/// The number of shutdown rounds, which equals the maximum number of threads that handle one
-/// packet. These threads are the receiving thread, the thread selected by software steering, the
-/// thread that collects fragments, and the sending thread.
+/// The number of shutdown rounds: one for each thread that may handle the same packet. These are
+/// the receiving thread, the thread selected by software steering, the thread that collects
+/// fragments, and the sending thread.
 pub(crate) const ROUNDS: u8 = 4;
 
 #[cfg(all(test, loom))]
@@ -50,8 +51,8 @@ mod tests {
             let finder = loom::thread::spawn(move || {
                 if their_rounds.current() == 2 {
                     // The load uses relaxed ordering. The assertion therefore passes only if the
-                    // release and acquire operations on the round number make the store in the
-                    // other thread visible.
+                    // release and acquire operations on the round number make the other thread's
+                    // store visible.
                     assert_eq!(their_left.load(Ordering::Relaxed), 1, "frame left behind");
                 }
             });

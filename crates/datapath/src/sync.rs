@@ -1,5 +1,4 @@
-//! The atomic types of this crate. In loom tests, the atomic types of the crate `loom` are used
-//! instead.
+//! The atomic types of this crate. In loom tests, these are the types from the crate `loom`.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence};

@@ -1,8 +1,8 @@
-//! The loop of a packet thread or an I/O thread. The thread is pinned to a processor and runs its
-//! engine until the data plane stops it. The thread sleeps while no packets arrive.
+//! Runs the loop of a packet thread or an I/O thread. The thread is pinned to a processor and runs
+//! its engine until the data plane stops it. The thread sleeps while no packets arrive.
 //!
 //! Only this module reads the clock, once in each iteration. A batch contains the packets that have
-//! arrived; the thread never waits for more packets to fill a batch.
+//! already arrived; the thread never waits for further packets to fill a batch.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use crate::wake::Waker;
 /// The behavior of a thread while no packets arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Idle {
-    /// How long an idle thread polls its rings before it sleeps.
+    /// The time for which an idle thread polls its rings before it sleeps.
     pub spin: Duration,
-    /// `true` if the thread then sleeps. `false` if it polls forever.
+    /// `true` if the thread sleeps after that time. `false` if it never stops polling.
     pub sleep: bool,
 }
 
-/// The thread's side of a [`LeaveCommand`].
+/// The receiving side of a [`LeaveCommand`].
 #[derive(Debug)]
 pub(crate) struct Leave {
     ordered: Arc<AtomicBool>,
@@ -65,9 +65,9 @@ impl LeaveCommand {
         self.ordered.store(true, Ordering::Relaxed);
     }
 
-    /// Waits for the connection table of the thread. When the table arrives, the thread has
-    /// processed its last packet and is closing its sockets. Returns `None` if the thread has no
-    /// table or had already ended.
+    /// Waits for the connection table of the thread. By that time the thread has processed its last
+    /// packet and is closing its sockets. Returns `None` if the thread has no table or had already
+    /// ended.
     pub(crate) fn flows(&self) -> Option<FlowTable> {
         self.flows.recv().ok().flatten()
     }
@@ -79,7 +79,7 @@ pub(crate) struct PacketThread<D: Sockets, F: Forward> {
     pub(crate) socket: Arc<SocketCounters>,
     pub(crate) wakers: Arc<[Waker]>,
     pub(crate) number: usize,
-    /// The processor to which the thread is pinned. With `None`, the kernel chooses the processor.
+    /// The processor to which the thread is pinned. If `None`, the kernel chooses the processor.
     pub(crate) processor: Option<u32>,
     pub(crate) idle: Idle,
     pub(crate) rounds: Arc<Rounds>,
@@ -105,6 +105,9 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
             pin(self.number, processor);
         }
         give_up_capabilities();
+        if let Some(own) = self.wakers.get(self.number) {
+            own.thread_begins();
+        }
         self.born = None;
         for (round, through) in (1..).zip(std::mem::take(&mut self.through)) {
             while self.rounds.current() < round && !self.leave.is_ordered() {
@@ -165,8 +168,8 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
         count
     }
 
-    /// Sends the remaining packets. The number of packets is limited to the ring size, so the loop
-    /// ends even if packets keep arriving.
+    /// Sends the remaining packets. The number of packets is limited to the ring size, so that the
+    /// loop ends even if packets keep arriving.
     fn send_what_is_left(&mut self) {
         let mut left = RING;
         while left > 0 && self.step(Instant::now()) > 0 {
@@ -244,19 +247,19 @@ fn pin(thread: usize, processor: u32) {
 
 /// Gives up all capabilities of the thread. The thread has already opened everything that it needs.
 /// An attacker who takes control of the thread therefore gains no privileges.
-fn give_up_capabilities() {
+pub(crate) fn give_up_capabilities() {
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
     if let Err(error) = set_capabilities(None, sets) {
-        // log: The kernel refused to drop the capabilities of a packet thread. The thread works,
-        // but with more privileges than it needs.
-        tracing::warn!(%error, "capabilities of a packet thread not dropped");
+        // log: The kernel refused to drop the capabilities of a data plane thread. The thread
+        // works, but with more privileges than it needs.
+        tracing::warn!(%error, "capabilities of a data plane thread not dropped");
     }
 }
 
 const STATISTICS_EVERY: Duration = Duration::from_secs(1);
-/// The longest sleep in milliseconds. This limit also bounds how late a timer can run in a thread
-/// that is not woken.
+/// The longest sleep in milliseconds. This is also the maximum delay of a timer in a thread that is
+/// not woken.
 const SLEEP_AT_MOST_MS: u8 = 100;
 const RETRY_SEND_MS: u8 = 1;
 /// The maximum number of polled descriptors: one socket for each interface, and the eventfd of the
@@ -292,9 +295,9 @@ mod tests {
         }
     }
 
-    /// A test forwarder. In this test, the first byte of a packet contains a thread number. The
-    /// test forwarder sends packets that contain its own thread number, and passes other packets to
-    /// the thread with the given number.
+    /// A test forwarder. The first byte of each test packet is a thread number. The forwarder sends
+    /// packets with its own thread number, and passes all other packets to the thread with that
+    /// number.
     struct Named {
         me: ThreadId,
         due: Option<Now>,
@@ -392,7 +395,7 @@ mod tests {
         assert_eq!(sleeps(None), SLEEP_AT_MOST_MS);
         assert_eq!(sleeps(Some(0)), 0);
         assert_eq!(sleeps(Some(3_600_000_000_000)), SLEEP_AT_MOST_MS);
-        // The thread was created just before this check, so almost no time has passed.
+        // The thread was created just before this check, so almost no time has elapsed.
         assert!((1..=50).contains(&sleeps(Some(50_000_000))));
     }
 

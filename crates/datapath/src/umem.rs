@@ -17,7 +17,7 @@ use crate::error::StartError;
 use crate::frame::{Descriptor, Frame};
 use crate::slots::{Slot, Slots};
 
-/// The mapped packet memory. The sockets of all threads share it.
+/// The mapped packet memory. The sockets of all threads share this memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Area {
     pub(crate) umem: Umem,
@@ -28,7 +28,7 @@ pub(crate) struct Area {
     slots: Option<Slots>,
 }
 
-/// The size of the area and of its chunks.
+/// The sizes of the area and its chunks.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     /// The size of the area in bytes, which is a multiple of the chunk size.
@@ -59,12 +59,13 @@ impl Bounds {
     }
 }
 
-/// Finds the thread that owns a frame, given the address of the frame.
+/// Maps the address of a frame to the thread that owns the frame.
 #[derive(Clone, Debug)]
 struct Homes {
-    /// The base-2 logarithm of the total size of the frames of one queue, in bytes.
+    /// The base-2 logarithm of the memory for one queue's frames, in bytes.
     queue_shift: u32,
-    /// The thread of each queue. The queues are in the same order as their frames in the UMEM.
+    /// The thread of each queue, in the order in which the frames of the queues are stored in the
+    /// UMEM.
     threads: Arc<[ThreadId]>,
 }
 
@@ -90,10 +91,10 @@ pub(crate) const RING: u32 = 2048;
 pub const XDP_HEADROOM: u32 = 256;
 
 impl Area {
-    /// Maps the memory for all queues. Each queue has `frames` chunks of `chunk` bytes, and both
-    /// numbers are powers of two. `homes` lists the thread of each queue. Threads are numbered from
-    /// 0 without gaps. Returns the area and the frame pool of each thread, which contains the
-    /// frames of its queues.
+    /// Maps the memory for all queues. Each queue has `frames` chunks of `chunk` bytes; both must
+    /// be powers of two. `homes` lists the thread of each queue. Threads are numbered from 0
+    /// without gaps. Returns the area, and for each thread a frame pool with the frames of its
+    /// queues.
     pub(crate) fn new(
         homes: Vec<ThreadId>,
         frames: u32,
@@ -143,7 +144,7 @@ impl Area {
         self.slot(frame).map(Slot::bytes).unwrap_or_default()
     }
 
-    /// Returns the bytes of the frame's chunk, from the start of the descriptor to the end of the
+    /// Returns the bytes in the frame's chunk, from the start of the descriptor to the end of the
     /// chunk.
     #[inline]
     pub(crate) fn chunk<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
@@ -197,7 +198,7 @@ impl Area {
         frame.0.set_len(u32::try_from(len.min(room)).unwrap_or(u32::MAX));
     }
 
-    /// Returns the thread whose pool the frame belongs to.
+    /// Returns the thread to whose pool the frame belongs.
     #[inline]
     pub(crate) fn home(&self, frame: &Frame) -> ThreadId {
         self.homes.of(frame.0.addr())
@@ -233,8 +234,8 @@ fn refusal(error: &xsk_rs::umem::UmemCreateError, kibibytes: usize) -> StartErro
     })
 }
 
-/// Returns the start address of the mapping. It is computed from the address of the first frame and
-/// its offset.
+/// Returns the start address of the mapping. The start address is computed from the address of the
+/// first frame and its offset.
 fn base_of(umem: &Umem, first: &mut FrameDesc) -> NonNull<u8> {
     let address = first.addr();
     // SAFETY: the frame belongs to `umem`, and no other code has a handle to the frame yet.

@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::sleeper::Sleeper;
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
 
-/// The eventfd of a thread and its sleep state.
+/// The eventfd and the sleep state of a thread.
 #[derive(Debug)]
 pub struct Waker {
     pub(crate) sleeper: Sleeper,
@@ -16,6 +16,8 @@ pub struct Waker {
     /// `true` if another thread has added frames to the mailbox since the start of the current
     /// iteration. Only the health monitor reads the flag, so no memory ordering is needed.
     mail: AtomicBool,
+    /// The kernel's ID of the thread, or 0 before the thread has started.
+    thread: AtomicU32,
 }
 
 impl Waker {
@@ -25,7 +27,18 @@ impl Waker {
     /// Returns the error of `eventfd`.
     pub fn new() -> std::io::Result<Self> {
         let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
-        Ok(Self { sleeper: Sleeper::new(), bell, mail: AtomicBool::new(false) })
+        Ok(Self { sleeper: Sleeper::new(), bell, mail: AtomicBool::new(false), thread: AtomicU32::new(0) })
+    }
+
+    /// Records the calling thread as the owner of this waker.
+    pub(crate) fn thread_begins(&self) {
+        let own = rustix::thread::gettid().as_raw_nonzero().get();
+        self.thread.store(own.unsigned_abs(), Ordering::Relaxed);
+    }
+
+    /// Returns the kernel's ID of the thread, or 0 if the thread has not started.
+    pub(crate) fn thread(&self) -> u32 {
+        self.thread.load(Ordering::Relaxed)
     }
 
     /// Wakes the thread if it sleeps. If the thread is awake, no system call is made.
@@ -52,7 +65,7 @@ impl Waker {
     }
 
     /// Returns `true` if frames wait in the mailbox. The result is reliable only while the thread
-    /// makes no iterations.
+    /// is not running its loop.
     pub(crate) fn has_mail(&self) -> bool {
         self.mail.load(Ordering::Relaxed)
     }

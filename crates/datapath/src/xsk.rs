@@ -1,5 +1,5 @@
-//! The AF_XDP sockets of a thread as a [`Device`]. The thread has at most one queue of each
-//! interface, with one socket. Only this module transfers frames between the kernel and the
+//! Implements [`Device`] for the AF_XDP sockets of a thread. The thread has at most one queue of
+//! each interface, with one socket. Only this module transfers frames between the kernel and the
 //! process.
 //!
 //! Invariant: The fields `receiving` and `sending` count the frames that the kernel currently
@@ -35,7 +35,7 @@ pub(crate) struct Queue {
     tx: Producer<Descriptor>,
     fill: Producer<u64>,
     completion: Consumer<u64>,
-    /// Keeps the socket and its ring mappings alive. The interface and the queue of a socket.
+    /// Keeps the socket and its ring mappings alive.
     socket: Handles,
     /// The number of descriptors that were put into the transmit ring but are not yet visible to
     /// the kernel.
@@ -48,19 +48,20 @@ pub(crate) struct Queue {
     busy_poll: BusyPoll,
 }
 
-/// Where the driver of a queue runs: in interrupts or in system calls of the thread.
+/// The context in which the driver of a queue runs: interrupts, or system calls that the thread
+/// makes.
 #[derive(Debug)]
 enum BusyPoll {
-    /// The driver runs in interrupts.
+    /// The driver runs in interrupt context.
     Off,
-    /// The driver will run in system calls of the thread once the kernel knows the driver queue of
-    /// the socket. Until then, the driver runs in interrupts. The value is the name of the
+    /// The driver will run in the thread's system calls once the kernel knows the driver queue of
+    /// the socket. Until then, the driver runs in interrupt context. The value is the name of the
     /// interface.
     Wanted(Box<str>),
     On,
 }
 
-/// The socket handles of the crate xsk-rs.
+/// The socket handles from the crate xsk-rs.
 #[derive(Debug)]
 struct Handles {
     rx: RxQueue,
@@ -73,24 +74,23 @@ struct Handles {
 pub struct XskDevice {
     area: Area,
     queues: Box<[Queue]>,
-    /// The way in which the thread sends frames, for each interface.
+    /// The path by which the thread sends frames on each interface.
     tx_paths: Box<[TxPath]>,
-    /// The maximum number of frames that a queue uses for receiving. The count includes frames in
-    /// the fill ring and received packets.
+    /// The maximum number of frames that a queue uses for receiving, counting frames in the fill
+    /// ring and received packets.
     share: usize,
-    /// Free frames for long packets. A long packet may need more frames for sending than it needed
-    /// for receiving.
+    /// Free frames for long packets. Sending a long packet may take more frames than receiving it.
     spare: Vec<Frame>,
     most_spare: usize,
-    /// Free chunks that belonged to a long packet. They are returned to the pool in the next call
-    /// of `reap`.
+    /// Free chunks that belonged to a long packet. These chunks are returned to the pool by the
+    /// next call to `reap`.
     returned: Vec<Frame>,
-    /// The index of the queue that the next call of `receive` reads first. The index rotates so
+    /// The index of the queue that the next call to `receive` reads first. The index rotates so
     /// that every queue is served.
     first: usize,
 }
 
-/// How a thread sends frames on an interface.
+/// The path by which a thread sends frames on an interface.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TxPath {
     /// The thread sends on one of its own queues. The value is the index of the queue.
@@ -182,8 +182,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Enables the driver calls of busy polling once the kernel knows the driver queue of the
-    /// socket. The kernel knows it after the first packet.
+    /// Starts the driver calls of busy polling once the kernel knows the driver queue of the
+    /// socket, which is after the first packet.
     fn find_driver(&mut self) {
         let BusyPoll::Wanted(interface) = &self.busy_poll else { return };
         if self.received == 0 {
@@ -228,7 +228,8 @@ impl Queue {
         Ok(if zero_copy { SocketMode::ZeroCopy } else { SocketMode::Copy })
     }
 
-    /// Returns the descriptor of the socket. It is used as the XSKMAP entry and for poll.
+    /// Returns the descriptor of the socket. The descriptor is used as the XSKMAP entry and for
+    /// `poll`.
     #[must_use]
     pub(crate) fn fd(&self) -> RawFd {
         self.socket.fd()
@@ -332,7 +333,7 @@ impl Handles {
 
 impl XskDevice {
     /// Creates the device of thread `me`. Each of `queues` belongs to a different interface.
-    /// `tx_owners` lists, for each interface, the thread that sends the frames of thread `me`.
+    /// For each interface, `tx_owners` names the thread that sends the frames of thread `me`.
     /// `share` is the number of UMEM frames for each queue.
     pub(crate) fn new(
         area: Area,
@@ -499,7 +500,7 @@ impl Sockets for XskDevice {
     }
 }
 
-/// The maximum number of spare frames of a thread. The number is sufficient for one batch.
+/// The maximum number of spare frames that a thread keeps. The number is sufficient for one batch.
 const SPARE: usize = 128;
 
 fn socket_config(force_copy: bool, multi_buffer: bool) -> Result<SocketConfig, String> {

@@ -85,13 +85,13 @@ impl Anything {
     }
 }
 
-/// Returns a packet whose bytes all contain the number of its interface.
+/// Returns a packet in which every byte is the index of its interface.
 fn frame(interface: InterfaceId) -> [u8; 20] {
     [interface.0; 20]
 }
 
 impl Anything {
-    /// Selects a random interface for sending. Sometimes this interface does not exist.
+    /// Selects a random interface for sending, which sometimes does not exist.
     fn leave(&mut self, packet: &mut Packet<'_>) {
         packet.move_to_front();
         let interface = InterfaceId(if self.random.below(50) == 0 { 3 } else { self.random.below(3) as u8 });

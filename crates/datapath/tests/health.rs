@@ -13,8 +13,8 @@ use datapath::Progress;
 use engine::{Engine, MemoryDevice, MemoryFrame, Pool, mesh};
 use forwarder::{DropReason, Forward, Now, Outlet, Packet, ThreadCounters, ThreadId, Verdict};
 
-/// A forwarder that drops all packets. It blocks on a packet with first byte 1 until the test
-/// releases it.
+/// A forwarder that drops all packets. A packet whose first byte is 1 blocks the forwarder until
+/// the test releases it.
 struct Hook {
     hangs: Sender<()>,
     go_on: Mutex<Receiver<()>>,
@@ -94,7 +94,7 @@ fn queue() -> (Queue, Receiver<()>, Sender<()>, thread::JoinHandle<()>) {
     (Queue { packets, waiting, iterations }, hung, let_go, thread)
 }
 
-/// Checks four times a second until the result equals `wanted`. Returns how long this took.
+/// Checks four times a second until the result is `wanted`. Returns how long this took.
 fn until(queue: &Queue, progress: &mut Progress, wanted: bool) -> Duration {
     let start = Instant::now();
     while queue.is_stuck(progress) != wanted {

@@ -2,8 +2,8 @@
 //! and distribute them to packet engines.
 //!
 //! Every frame must be in exactly one place at every step, and every packet must be sent, or
-//! dropped with a reason. The packets of a flow must be sent in order. Packets that found the ring
-//! of their thread full are excepted.
+//! dropped with a reason. The packets of a flow must be sent in order, except packets that arrived
+//! when the ring of their thread was full.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
 
@@ -20,7 +20,7 @@ use packet::{Mac, protocol};
 use proptest::prelude::*;
 
 const PACKET_THREADS: u16 = 3;
-/// The number of queues of each interface. I/O thread `n` has queue `n` of each interface.
+/// The number of queues that each interface has. I/O thread `n` has queue `n` of each interface.
 const QUEUES: [u16; 2] = [2, 1];
 const IO_THREADS: u16 = 2;
 const FRAMES: usize = 256;
@@ -59,8 +59,8 @@ fn read(frame: &[u8]) -> (u16, u32, u8) {
     (flow, number, frame[HANDLED_BY])
 }
 
-/// The forwarder of a packet thread. It writes its thread number into sent packets and drops some
-/// packets.
+/// The forwarder of a packet thread. The forwarder writes its thread number into sent packets and
+/// drops some packets.
 struct Signing {
     me: ThreadId,
     random: Random,
@@ -267,7 +267,7 @@ fn run(machine: &mut Machine, random: &mut Random, iterations: u32, pause: u64) 
 }
 
 /// Checks that the packets of each flow were sent in order. Returns the number of packets that were
-/// sent by a thread other than the selected one.
+/// sent by a thread other than the selected thread.
 fn in_order(machine: &Machine) -> u64 {
     let named = Machine::named(FLOWS);
     let mut elsewhere = 0;
@@ -305,8 +305,8 @@ fn steering_full_ring_spreads_packets_over_other_threads() {
     let (steered, overflowed) = (machine.counted(|c| &c.steered), machine.counted(|c| &c.overflowed));
     println!("{steered} steered, {overflowed} overflowed, {elsewhere} of these sent");
     assert!(overflowed > 1_000 && elsewhere > 1_000 && elsewhere <= overflowed);
-    // A packet that finds all rings full is dropped with the corresponding reason. All other
-    // packets are sent or are dropped by the forwarder.
+    // A packet is dropped with the corresponding reason if all rings are full. All other packets
+    // are sent or are dropped by the forwarder.
     let sent: u64 = machine.sent.values().map(|numbers| numbers.len() as u64).sum();
     let full = machine.dropped(DropReason::MailboxFull);
     assert!(full > 100, "{full}");

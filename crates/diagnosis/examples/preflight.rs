@@ -1,5 +1,5 @@
-//! Checks a machine and prints the problems found. The exit status is 1 if one of them is an error.
-//! Usage: `preflight sluicegate.toml lb1`.
+//! Checks a machine and prints the problems found. The exit code is 1 if at least one problem is an
+//! error. Usage: `preflight sluicegate.toml lb1`.
 
 use std::error::Error;
 use std::process::ExitCode;

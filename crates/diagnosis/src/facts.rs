@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use datapath::interface::{Hardware, Interface, Privileges};
 use datapath::placement::{Processors, order};
-use next_hop::{Resolved, Unresolved};
+use next_hop::{Hop, Resolved, Unresolved};
 use nix::errno::Errno;
 
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Facts {
     pub(crate) interfaces: Vec<Nic>,
     pub(crate) vips: Vec<VipFact>,
     pub(crate) paths: Vec<PathFact>,
-    /// `None` if the configuration has no peers for this machine.
+    /// Facts about BGP and BFD, or `None` if the configuration has no peers for this machine.
     pub(crate) routers: Option<Routers>,
     /// Configured addresses of this machine that are not assigned to any local interface.
     pub(crate) absent_addresses: Vec<IpAddr>,
@@ -42,8 +42,8 @@ pub(crate) struct Facts {
 /// The configuration of the packet threads.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Threads {
-    /// The number of packet threads with software steering. 0 means that software steering is off
-    /// and each queue has its own packet thread.
+    /// The number of packet threads with software steering, or 0 if software steering is off and
+    /// each queue has its own packet thread.
     pub(crate) steered: u32,
     /// `true` if the packet threads spin and never sleep.
     pub(crate) spins: bool,
@@ -56,6 +56,9 @@ pub(crate) struct Threads {
 pub(crate) struct Host {
     /// The kernel release, as in `uname -r`.
     pub(crate) kernel: String,
+    /// `true` if the kernel reports the hops of routes that use nexthop objects. `None` if the kernel
+    /// has no such setting.
+    pub(crate) reports_nexthop_objects: Option<bool>,
     pub(crate) knows_af_xdp: Option<bool>,
     /// The value of `net.core.bpf_jit_enable`.
     pub(crate) bpf_jit: Option<u32>,
@@ -82,6 +85,9 @@ pub(crate) struct Nic {
     /// The effective mode of the reverse-path filter: 0 (off), 1 (strict) or 2 (loose). The kernel
     /// uses the larger of the values for `all` and for the interface.
     pub(crate) rp_filter: Option<u8>,
+    /// `true` if the kernel skips routes through this interface while it has no carrier, for IPv4 and
+    /// for IPv6. `None` if the setting does not exist.
+    pub(crate) skips_linkdown: [Option<bool>; 2],
     /// `true` if the kernel forwards IPv4 packets that arrive on this interface.
     pub(crate) forwards_v4: bool,
     /// `true` if the kernel forwards IPv6 packets.
@@ -98,11 +104,15 @@ pub(crate) struct Nic {
 pub(crate) struct VipFact {
     pub(crate) name: Arc<str>,
     pub(crate) address: IpAddr,
-    /// The index of the interface through which the kernel routes packets to the VIP, or the reason
-    /// why there is no such interface.
+    /// The index of the interface through which the kernel would send packets to the VIP, or the
+    /// reason why there is no such interface.
     pub(crate) route: Result<u32, Unresolved>,
-    /// The local address or loopback prefix that makes the VIP a local address.
+    /// The interfaces of all hops, if the route is a multipath route.
+    pub(crate) several: Vec<u32>,
+    /// The local address or loopback prefix because of which the VIP is a local address.
     pub(crate) local: Option<OwnAddress>,
+    /// The address of this machine whose subnet contains the VIP.
+    pub(crate) subnet: Option<OwnAddress>,
 }
 
 /// An address of this machine.
@@ -117,7 +127,7 @@ pub(crate) struct OwnAddress {
 /// machine or another cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct PathFact {
-    /// The word for the destination in messages, either `backend` or `machine`.
+    /// The noun for the destination in messages, either `backend` or `machine`.
     pub(crate) noun: &'static str,
     /// The maximum size of an IP packet from a client, in bytes.
     pub(crate) clients: u32,
@@ -131,9 +141,12 @@ pub(crate) struct PathFact {
     /// The size of the outer headers in bytes.
     pub(crate) encap_overhead: u32,
     pub(crate) next_hop: Result<Resolved, Unresolved>,
-    /// The outgoing interface and its MTU in bytes.
+    /// All next hops of a multipath route. Empty if the route has one next hop.
+    pub(crate) several: Vec<Hop>,
+    /// The outgoing interface and its MTU in bytes. Of several interfaces, the one with the smallest
+    /// MTU.
     pub(crate) link: Option<(String, u32)>,
-    /// `None` if the address was not pinged.
+    /// The result of the pings, or `None` if the address was not pinged.
     pub(crate) reach: Option<Reach>,
 }
 
@@ -160,7 +173,7 @@ pub(crate) struct PeerFact {
     /// The result of the route lookup. The error is the reason why packets to the peer cannot be
     /// sent.
     pub(crate) route: Result<(), Unresolved>,
-    /// The gateway to the peer. `None` if the peer is directly connected or has no route.
+    /// The gateway to the peer, or `None` if the peer is directly connected or there is no route.
     pub(crate) gateway: Option<IpAddr>,
     pub(crate) hops: Option<u8>,
     pub(crate) has_bfd: bool,
@@ -174,8 +187,8 @@ pub(crate) struct PeerFact {
 pub(crate) enum Reach {
     /// No ping was answered.
     Silent,
-    /// The size in bytes of the largest IP packet that was answered. The largest packet sent has
-    /// the requested size.
+    /// The size in bytes of the largest IP packet that was answered, which is at most the requested
+    /// size.
     Longest(u32),
 }
 
@@ -184,8 +197,8 @@ pub(crate) enum Reach {
 pub(crate) struct AdminFolder {
     pub(crate) path: PathBuf,
     pub(crate) state: FolderState,
-    /// `true` if the configuration sets the path of the socket. The load balancer then does not
-    /// start without the directory.
+    /// `true` if the configuration sets the path of the socket. In this case, the load balancer
+    /// does not start without the directory.
     pub(crate) is_asked_for: bool,
 }
 
@@ -206,6 +219,11 @@ impl Facts {
         self.interfaces.iter().filter_map(|nic| nic.found.as_ref().ok())
     }
 
+    /// Returns `true` if the load balancer sends frames on the interface with this index.
+    pub(crate) fn sends_on(&self, index: u32) -> bool {
+        self.usable().any(|(interface, _)| interface.index == index)
+    }
+
     /// Returns a command that adds an address to the first interface whose properties could be
     /// read.
     pub(crate) fn address_command(&self, address: IpAddr) -> Option<String> {
@@ -219,7 +237,7 @@ impl Facts {
     }
 
     /// Returns the number of threads that process packets of an interface. There is one thread for
-    /// each socket, and with software steering also the packet threads.
+    /// each socket and, with software steering, there are also the packet threads.
     pub(crate) fn threads_on(&self, interface: &Interface) -> u32 {
         self.sockets_on(interface) + self.threads.steered
     }

@@ -1,8 +1,8 @@
 //! Collects the facts about the machine from `/proc`, `/sys`, ioctls and netlink.
 //!
-//! The module changes nothing on the machine. A file in `/sys` may describe a network namespace
-//! other than the current one. The module therefore reads only files that do not depend on the
-//! namespace, and files whose namespace it has checked.
+//! The module changes nothing on the machine. Files in `/sys` may describe a different network
+//! namespace, so the module reads only files that do not depend on the namespace, and files whose
+//! namespace it has checked.
 //!
 //! References: proc(5); Linux `Documentation/ABI/testing/sysfs-bus-pci`.
 
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use config::{AdminSocket, BgpPeer, Config, IdleThen, IoMode, Machine};
 use datapath::interface::{Hardware, Interface, Privileges, clock_is_synchronised, knows_af_xdp};
 use datapath::placement::{allowed, listed};
-use next_hop::{NextHops, Resolved, Unresolved};
+use next_hop::{Hops, NextHops, Resolved, Unresolved};
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::{InterfaceFlags, if_indextoname};
 use nix::unistd::{AccessFlags, access};
@@ -30,8 +30,8 @@ use crate::reach::Heard;
 use crate::routers::BFD_PORT;
 use crate::sockets;
 
-/// Collects all facts. `next_hops` contains the next hops of the backends, and `routes` the routes
-/// of the VIPs. The next hop of a BGP peer may be in either of them.
+/// Collects all facts. `next_hops` contains the next hops of the backends, and `routes` contains
+/// the routes of the VIPs. The next hop of a BGP peer can be in `next_hops` or in `routes`.
 pub(crate) fn facts(
     config: &Config,
     machine: &Machine,
@@ -49,7 +49,8 @@ pub(crate) fn facts(
         vips: vips(config, routes, &own),
         paths: paths(config, machine, next_hops, &heard.reach),
         routers: routers(config, machine, &is_own, &|peer| {
-            next_hops.get(&peer).or_else(|| routes.get(&peer)).copied().unwrap_or(Err(Unresolved::NoRoute))
+            let found = next_hops.get(&peer).or_else(|| routes.get(&peer));
+            found.map_or(Err(Unresolved::NoRoute), Hops::first)
         }),
         absent_addresses: machine.addresses.iter().copied().filter(|address| !is_own(address)).collect(),
         unasked: heard.unasked.clone(),
@@ -68,8 +69,8 @@ pub(crate) fn facts(
     }
 }
 
-/// Returns the size of the ping packets for each backend. The size is the size of the largest
-/// client packet after encapsulation, limited by the MTU of the local link.
+/// Returns the size of the ping packets for each backend. This is the size of the largest client
+/// packet after encapsulation, limited by the MTU of the local link.
 pub(crate) fn targets(config: &Config, machine: &Machine, next_hops: &NextHops) -> BTreeMap<IpAddr, u32> {
     let mut targets = BTreeMap::new();
     for path in paths(config, machine, next_hops, &HashMap::new()) {
@@ -86,6 +87,7 @@ fn host() -> Host {
     let cpus = |path: &str| text(path).as_deref().map(listed).unwrap_or_default();
     Host {
         kernel: text("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+        reports_nexthop_objects: number("/proc/sys/net/ipv4/nexthop_compat_mode").map(|value| value > 0),
         knows_af_xdp: knows_af_xdp(),
         bpf_jit: number("/proc/sys/net/core/bpf_jit_enable"),
         privileges: Privileges::read().ok(),
@@ -112,6 +114,13 @@ fn nic(name: &str) -> Nic {
     Nic {
         name: name.to_owned(),
         rp_filter: rp_filter.and_then(|mode| u8::try_from(mode).ok()),
+        skips_linkdown: ["ipv4", "ipv6"].map(|family| {
+            // The kernel uses the larger of both values for IPv4. For IPv6, a change of `all` changes
+            // all interfaces.
+            let of = |name| conf(family, name, "ignore_routes_with_linkdown");
+            let all = of("all").filter(|_| family == "ipv4");
+            of(name).max(all).map(|value| value > 0)
+        }),
         forwards_v4: conf("ipv4", name, "forwarding") == Some(1),
         forwards_v6: conf("ipv6", "all", "forwarding") == Some(1),
         has_interrupts: interrupts.is_some_and(|mut all| all.next().is_some()),
@@ -133,11 +142,21 @@ fn vips(config: &Config, routes: &NextHops, own: &[(OwnAddress, bool)]) -> Vec<V
         name: Arc::clone(name),
         address: *address,
         route: VipFact::route_of(
-            routes.get(address).map_or(Err(Unresolved::NoRoute), |found| found.map(|hop| hop.interface)),
+            routes.get(address).map_or(Err(Unresolved::NoRoute), Hops::first).map(|hop| hop.interface),
         ),
+        several: routes
+            .get(address)
+            .map_or(&[][..], Hops::several)
+            .iter()
+            .map(|hop| hop.neighbour.0)
+            .collect(),
         local: own
             .iter()
             .find(|(own, on_loopback)| covers(own, *on_loopback, *address))
+            .map(|(own, _)| own.clone()),
+        subnet: own
+            .iter()
+            .find(|(own, on_loopback)| !on_loopback && is_in_subnet(own, *address))
             .map(|(own, _)| own.clone()),
     };
     let all = config.vips().iter();
@@ -147,12 +166,22 @@ fn vips(config: &Config, routes: &NextHops, own: &[(OwnAddress, bool)]) -> Vec<V
 /// Returns `true` if `own` makes the VIP a local address. An IPv4 prefix on the loopback interface
 /// makes all addresses of the prefix local.
 fn covers(own: &OwnAddress, on_loopback: bool, vip: IpAddr) -> bool {
-    match (own.address, vip) {
-        (IpAddr::V4(own_v4), IpAddr::V4(vip)) if on_loopback => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(own.prefix_length)).unwrap_or(0);
-            own_v4.to_bits() & mask == vip.to_bits() & mask
+    own.address == vip || (on_loopback && vip.is_ipv4() && is_in_subnet(own, vip))
+}
+
+/// Returns `true` if the address is in the subnet of `own`. A subnet has at least two addresses.
+fn is_in_subnet(own: &OwnAddress, address: IpAddr) -> bool {
+    let length = u32::from(own.prefix_length);
+    match (own.address, address) {
+        (IpAddr::V4(own), IpAddr::V4(address)) => {
+            let differing = own.to_bits() ^ address.to_bits();
+            length < 32 && differing.leading_zeros() >= length
         }
-        (address, vip) => address == vip,
+        (IpAddr::V6(own), IpAddr::V6(address)) => {
+            let differing = own.to_bits() ^ address.to_bits();
+            length < 128 && differing.leading_zeros() >= length
+        }
+        _ => false,
     }
 }
 
@@ -165,15 +194,20 @@ fn paths(
     let readdressed = readdressed(config);
     let mut links: HashMap<u32, Option<(String, u32)>> = HashMap::new();
     let mut paths: BTreeMap<(Arc<str>, IpAddr, &'static str), PathFact> = BTreeMap::new();
-    // This machine also sends full-size fragments to the other machines of its shard, so the paths
-    // to those machines are included.
+    // The other machines of the shard are included, because this machine sends full-size fragments
+    // to them.
     let peers = config.peers(machine).into_iter().flat_map(|pool| &pool.members);
     let peers = peers.filter(|member| *member.backend.name != *machine.name());
     let members = config.members().map(|member| ("backend", member));
     for (noun, member) in members.chain(peers.map(|member| ("machine", member))) {
         let address = member.backend.address;
-        let next_hop = next_hops.get(&address).copied().unwrap_or(Err(Unresolved::NoRoute));
+        let next_hop = next_hops.get(&address).map_or(Err(Unresolved::NoRoute), Hops::first);
+        let several = next_hops.get(&address).map_or(&[][..], Hops::several).to_vec();
         let index = VipFact::route_of(next_hop.map(|hop| hop.interface)).ok();
+        let usable = several.iter().filter(|hop| hop.found.is_ok()).map(|hop| hop.neighbour.0);
+        let all = usable.chain(index);
+        let of_hops = all.filter_map(|index| links.entry(index).or_insert_with(|| link(index)).clone());
+        let narrowest = of_hops.min_by_key(|(_, mtu)| *mtu);
         let path = PathFact {
             noun,
             clients: config.cluster().mtu.clients,
@@ -183,7 +217,8 @@ fn paths(
             is_readdressed: readdressed.contains(&member.leaf),
             encap_overhead: member.encapsulation.encap_overhead(address),
             next_hop,
-            link: index.and_then(|index| links.entry(index).or_insert_with(|| link(index)).clone()),
+            several,
+            link: narrowest,
             reach: reach.get(&address).copied(),
         };
         paths.insert((Arc::clone(&path.backend), address, path.kind), path);
@@ -275,8 +310,8 @@ fn own_address(found: &InterfaceAddress) -> Option<(OwnAddress, bool)> {
         IpAddr::V4(mask) => mask.to_bits().count_ones(),
         IpAddr::V6(mask) => mask.to_bits().count_ones(),
     };
-    // For an IPv4 address, the kernel returns the address label, such as `eth0:1`, which starts
-    // with the interface name.
+    // For IPv4 addresses, the kernel returns the address label, such as `eth0:1`, which starts with
+    // the interface name.
     let interface = found.interface_name.split(':').next().unwrap_or_default().to_owned();
     let prefix_length = u8::try_from(ones).ok()?;
     let on_loopback = found.flags.contains(InterfaceFlags::IFF_LOOPBACK) && address != Ipv4Addr::LOCALHOST;
@@ -376,6 +411,27 @@ mod tests {
         ] {
             let found = covers(&own(address, length), on_loopback, vip.parse().unwrap());
             assert_eq!(found, expected, "{address}/{length} {on_loopback} {vip}");
+        }
+    }
+
+    #[test]
+    fn subnet_contains_addresses_with_its_prefix() {
+        for (address, length, vip, expected) in [
+            ("192.0.2.1", 24, "192.0.2.100", true),
+            ("192.0.2.1", 25, "192.0.2.128", false),
+            ("192.0.2.1", 32, "192.0.2.1", false),
+            ("192.0.2.1", 0, "203.0.113.10", true),
+            ("2001:db8:2::1", 64, "2001:db8:2::100", true),
+            ("2001:db8:2::1", 64, "2001:db8:3::1", false),
+            ("2001:db8:2::1", 0, "192.0.2.1", false),
+        ] {
+            let own = OwnAddress {
+                address: address.parse().unwrap(),
+                prefix_length: length,
+                interface: "eth0".to_owned(),
+            };
+            let found = is_in_subnet(&own, vip.parse().unwrap());
+            assert_eq!(found, expected, "{address}/{length} {vip}");
         }
     }
 

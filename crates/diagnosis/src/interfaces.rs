@@ -96,11 +96,11 @@ fn queue_without_socket(facts: &Facts, interface: &Interface, hardware: &Hardwar
 /// Reports a reverse-path filter that drops replies to health checks. A strict filter drops a
 /// packet if the route to its source address uses another interface. A loose filter drops a packet
 /// if there is no route to its source address. Replies to health checks through the tunnel have the
-/// VIP as source address.
+/// VIP as their source address.
 fn rp_filter(facts: &Facts, nic: &Nic, interface: &Interface) -> Option<Finding> {
     let mode = nic.rp_filter?;
     let vips: Vec<&VipFact> = facts.vips.iter().filter(|vip| vip.address.is_ipv4()).collect();
-    let astray = vips.iter().find(|vip| vip.leaves_by() != Some(interface.index));
+    let astray = vips.iter().find(|vip| !vip.uses(interface.index));
     let nowhere = vips.iter().find(|vip| vip.leaves_by().is_none() && vip.route != Err(Unresolved::Local));
     let name = &interface.name;
     let finding = match (mode, astray, nowhere) {
@@ -143,7 +143,7 @@ fn loop_of(facts: &Facts, interface: &Interface, ipv4: bool) -> Option<Finding> 
     let name = &interface.name;
     let mut routed =
         facts.vips.iter().filter(|vip| vip.address.is_ipv4() == ipv4 && vip.leaves_by().is_some());
-    let back = routed.clone().find(|vip| vip.leaves_by() == Some(interface.index));
+    let back = routed.clone().find(|vip| vip.uses(interface.index));
     let vip = back.or_else(|| routed.next())?.address;
     // IPv6 forwarding applies to all interfaces.
     let (family, key) = if ipv4 {
@@ -174,17 +174,23 @@ fn setting(key: &str, value: u8) -> String {
 }
 
 impl VipFact {
+    /// Returns `true` if the kernel route uses the interface with this index, for at least one hop.
+    fn uses(&self, index: u32) -> bool {
+        self.leaves_by() == Some(index) || self.several.contains(&index)
+    }
+
     /// Returns the outgoing interface of the kernel route, even if the neighbor is unresolved.
     fn leaves_by(&self) -> Option<u32> {
         self.route.ok()
     }
 
-    /// Returns the outgoing interface of a route, even if the neighbor or the link is not usable.
+    /// Returns the outgoing interface of a route, even if the neighbor or the link is unusable.
     pub(crate) fn route_of(found: Result<u32, Unresolved>) -> Result<u32, Unresolved> {
         match found {
             Err(
                 Unresolved::NeighbourPending { interface, .. }
                 | Unresolved::NeighbourFailed { interface, .. }
+                | Unresolved::ChecksFail { interface, .. }
                 | Unresolved::LinkDown { interface }
                 | Unresolved::TooManyTags { interface }
                 | Unresolved::OtherInterface { interface }

@@ -1,11 +1,11 @@
-//! Checks a configuration and a machine before the machine carries traffic, for the command
+//! Checks a configuration and a machine before the machine handles traffic, for the command
 //! `sluicegate doctor`.
 //!
-//! The result is a list of findings. Each finding names a problem, its effect, and the command that
-//! fixes it. The modules `gather`, `reach` and `sockets` collect facts about the machine into the
-//! types of `facts`. The modules `machine`, `interfaces`, `paths`, `routers` and `secrets` derive
-//! findings from these facts, and `report` formats the result. The crate changes nothing on the
-//! machine.
+//! The result is a list of findings. Each finding describes a problem and its effect, and contains
+//! the command that fixes it. The modules `gather`, `reach` and `sockets` collect facts about the
+//! machine into the types of `facts`. The modules `machine`, `interfaces`, `paths`, `routers` and
+//! `secrets` derive findings from these facts, and `report` formats the result. The crate changes
+//! nothing on the machine.
 //!
 //! ```
 //! let diagnosis = diagnosis::diagnose("no/such/file.toml".as_ref(), "lb1")?;
@@ -84,7 +84,7 @@ pub enum DiagnosisError {
 }
 
 /// Checks the configuration file and this machine. `machine` is the name of this machine in the
-/// file. Problems of the file and of the machine are reported as findings.
+/// file. Problems with the file or the machine are reported as findings.
 ///
 /// # Errors
 /// Returns an error if the routes cannot be read from the kernel.
@@ -110,7 +110,7 @@ pub fn diagnose(file: &Path, machine: &str) -> Result<Diagnosis, DiagnosisError>
     Ok(Diagnosis { machine: machine.to_owned(), findings, facts })
 }
 
-/// Returns the problems of the configuration file, the configuration, and the paths of its secret
+/// Returns the problems with the configuration file, the configuration, and the paths of its secret
 /// files. If only secrets are unreadable, for example because another user runs the checks, the
 /// configuration is read without secrets.
 fn read(file: &Path) -> (Vec<Finding>, Option<Config>, BTreeSet<PathBuf>) {
@@ -128,9 +128,9 @@ fn is_well(findings: &[Finding]) -> bool {
     findings.iter().all(|finding| finding.severity != Severity::Error)
 }
 
-/// Logs the findings when the load balancer starts. This function runs the checks of [`diagnose`],
-/// except for pings, advice, and the problems that the load balancer itself reports at startup.
-/// `next_hops` contains the next hops of all backends.
+/// Logs the findings when the load balancer starts. Runs the checks of [`diagnose`], except for
+/// pings, advice, and problems that the load balancer itself reports at startup. `next_hops`
+/// contains the next hops of all backends.
 ///
 /// # Errors
 /// Returns an error if the configuration does not contain the machine, or if the routes cannot be
@@ -145,8 +145,8 @@ pub async fn warn_at_start(
     let routes = Resolver::open()?.resolve(&asked).await?;
     let facts = gather::facts(config, machine, next_hops, &routes, &Heard::default());
     for finding in judge_at_start(&facts) {
-        // log: A check of this machine found a problem when the load balancer started. `what` is
-        // the problem, `why` its effect, and `fix` contains the command that fixes it.
+        // log: A check of this machine found a problem when the load balancer started. The field
+        // `what` contains the problem, `why` its effect, and `fix` the command that fixes it.
         tracing::warn!(
             finding = finding.id,
             what = finding.what,
@@ -158,7 +158,7 @@ pub async fn warn_at_start(
     Ok(())
 }
 
-/// Returns the addresses of all interfaces of this machine.
+/// Returns the addresses of all interfaces on this machine.
 pub fn addresses_here() -> impl Iterator<Item = IpAddr> {
     gather::own_addresses().into_iter().map(|(own, _)| own.address)
 }
@@ -183,7 +183,8 @@ fn look(config: &Config, machine: &Machine) -> Result<Facts, DiagnosisError> {
 }
 
 /// Returns the next hops after the kernel has resolved the neighbors. Without CAP_NET_ADMIN this
-/// process cannot start the resolution, so the function returns what the kernel already knows.
+/// process cannot start the resolution, so the result contains only neighbors that the kernel
+/// already knows.
 async fn next_hops(backends: &[IpAddr]) -> Result<NextHops, NextHopError> {
     match next_hop::look_up(backends, NEIGHBOURS).await {
         Ok(found) => Ok(found),

@@ -70,8 +70,7 @@ fn without_jit(host: &Host) -> Option<Finding> {
     })
 }
 
-/// The kernel counts packet memory against the limit of locked memory, unless the process has
-/// CAP_IPC_LOCK.
+/// Unless the process has CAP_IPC_LOCK, packet memory counts toward the limit on locked memory.
 fn locked_memory(facts: &Facts) -> Option<Finding> {
     if facts.has_packet_sockets {
         return None; // packet sockets need no locked memory

@@ -11,15 +11,15 @@ use datapath::interface::Pinger;
 
 use crate::facts::Reach;
 
-/// The results of the pings, and the reasons why an address family could not be pinged.
+/// The results of the pings, and the reasons why address families could not be pinged.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
     pub(crate) reach: HashMap<IpAddr, Reach>,
     pub(crate) unasked: Vec<String>,
 }
 
-/// Pings each address with packets up to the given size. For each address family, the first address
-/// of that family in `sources` is the source address of the pings, if it is a local address.
+/// Pings each address with packets up to the given size. The source address of the pings is the
+/// first address of the same family in `sources`, if it is a local address.
 ///
 /// # Cost
 /// Takes milliseconds if all backends answer, and about ten seconds if a backend is silent or loses
@@ -53,11 +53,11 @@ fn open(ipv4: bool, sources: &[IpAddr]) -> io::Result<Pinger> {
     Pinger::open(ipv4, source).or_else(|_| Pinger::open(ipv4, None))
 }
 
-/// Sends one ping of the given size to each address and returns the addresses that answered. A ping
-/// is repeated once, since a packet may be lost.
+/// Sends one ping of the given size to each address and returns the addresses that answered. Each
+/// ping is repeated once, because packets may be lost.
 fn round(pinger: &Pinger, sequence: &mut u16, sizes: &[(IpAddr, u32)]) -> BTreeSet<IpAddr> {
     let mut answered = BTreeSet::new();
-    // In the first round, the kernel may have to resolve neighbors, so the timeout is longer.
+    // The timeout of the first round is longer, because the kernel may have to resolve neighbors.
     let patience = if *sequence == 0 { FIRST_PATIENCE } else { PATIENCE };
     for _ in 0..ATTEMPTS {
         let mut sent = HashSet::new();
@@ -106,9 +106,9 @@ fn search(ipv4: bool, targets: &[(IpAddr, u32)], pass: Pass<'_>) -> Vec<Reach> {
     let alive = pass(&small);
     let full: Vec<_> = targets.iter().copied().filter(|(to, _)| alive.contains(to)).collect();
     let passed = if full.is_empty() { BTreeSet::new() } else { pass(&full) };
-    // The bounds of the binary search for each target that did not answer a packet of full size.
-    // The lower bound is the largest size that was answered, the upper bound the smallest size that
-    // was not.
+    // The bounds of the binary search for each target that did not answer a full-size packet. The
+    // lower bound is the largest size that was answered, and the upper bound is the smallest size
+    // that was not.
     let lost = full.iter().filter(|(to, _)| !passed.contains(to));
     let mut bounds: BTreeMap<IpAddr, (u32, u32)> =
         lost.map(|(to, asked)| (*to, (floor.min(*asked), *asked))).collect();
@@ -144,7 +144,7 @@ const ATTEMPTS: usize = 2;
 /// The kernel repeats a neighbor request once a second. This timeout allows one repetition.
 const FIRST_PATIENCE: Duration = Duration::from_millis(1_500);
 const PATIENCE: Duration = Duration::from_millis(400);
-/// The number of pings in a burst. The replies to one burst fit into the socket buffer.
+/// The number of pings in a burst, whose replies fit into the socket buffer.
 const BURST: usize = 64;
 const BETWEEN_BURSTS: Duration = Duration::from_millis(5);
 
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     /// Simulates hosts and returns the result for each host and the number of rounds. Each host has
-    /// a requested size and a path MTU. An MTU of 0 stands for a host that is down.
+    /// a requested size and a path MTU. An MTU of 0 represents a host that is down.
     fn found(ipv4: bool, hosts: &[(u32, u32)]) -> (Vec<Reach>, usize) {
         let address = |n: usize| -> IpAddr {
             if ipv4 { format!("198.18.1.{n}") } else { format!("2001:db8:18::{n}") }.parse().unwrap()

@@ -42,7 +42,7 @@ fn no_way(peer: &PeerFact) -> Option<Finding> {
     );
     match why {
         // The kernel keeps trying to resolve a pending neighbor. The other two errors affect only
-        // frames that packet threads send, and not TCP connections of the kernel.
+        // frames from packet threads, not the kernel's TCP connections.
         Unresolved::NeighbourPending { .. } | Unresolved::NoMac { .. } | Unresolved::TooManyTags { .. } => {
             None
         }

@@ -1,9 +1,9 @@
 //! Findings about secret files that this process can read but the user of the service cannot.
 //!
 //! The check compares owner, group and mode of each secret file with the user of the systemd unit.
-//! systemd credentials are not checked, because systemd makes them readable. When the configuration
-//! is read, a secret file is already rejected if this process cannot read it or if every user can
-//! read it.
+//! systemd credentials are not checked, because systemd makes them readable. Secret files that this
+//! process cannot read, or that every user can read, are already rejected when the configuration is
+//! read.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -54,8 +54,8 @@ struct Access {
     mode: u32,
 }
 
-/// Returns `true` if the user can read the file. Of the permission bits for owner, group and
-/// others, only the first class that matches the user counts (path_resolution(7)).
+/// Returns `true` if the user can read the file. Only the first class (owner, group or others) that
+/// matches the user determines the permissions (path_resolution(7)).
 fn may_read(reader: &User, access: Access) -> bool {
     let bit = if reader.id == access.owner {
         0o400

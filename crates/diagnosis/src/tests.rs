@@ -8,7 +8,7 @@ use datapath::interface::{
     Channels, Features, Finding, Hardware, Interface, Privileges, Severity, XdpSupport,
 };
 use datapath::placement::Processors;
-use next_hop::{Resolved, Unresolved};
+use next_hop::{Hop, Hops, Resolved, Unresolved};
 use nix::errno::Errno;
 
 use crate::facts::{
@@ -48,13 +48,21 @@ fn path(n: u8) -> PathFact {
         is_readdressed: false,
         encap_overhead: 24,
         next_hop: Ok(resolved()),
+        several: Vec::new(),
         link: Some(("eth0".to_owned(), 1_600)),
         reach: Some(Reach::Longest(1_524)),
     }
 }
 
 fn vip(address: &str) -> VipFact {
-    VipFact { name: "www".into(), address: ip(address), route: Ok(INDEX), local: None }
+    VipFact {
+        name: "www".into(),
+        address: ip(address),
+        route: Ok(INDEX),
+        several: Vec::new(),
+        local: None,
+        subnet: None,
+    }
 }
 
 fn nic() -> Nic {
@@ -86,10 +94,34 @@ fn nic() -> Nic {
         name: "eth0".to_owned(),
         found: Ok((interface, hardware)),
         rp_filter: Some(0),
+        skips_linkdown: [Some(false); 2],
         forwards_v4: false,
         forwards_v6: false,
         has_interrupts: true,
         defers_interrupts: Some(false),
+    }
+}
+
+/// Returns the interface eth1 with the index 8.
+fn second_nic() -> Nic {
+    let mut nic = nic();
+    nic.name = "eth1".to_owned();
+    if let Ok((interface, _)) = &mut nic.found {
+        (interface.name, interface.index) = ("eth1".to_owned(), 8);
+    }
+    nic
+}
+
+/// Gives the machine two interfaces, and all paths a multipath route with these hops. `skips` is the
+/// setting of both interfaces for links without carrier.
+fn two_hops(facts: &mut Facts, found: [Result<Resolved, Unresolved>; 2], skips: Option<bool>) {
+    facts.interfaces.push(second_nic());
+    facts.interfaces.iter_mut().for_each(|nic| nic.skips_linkdown = [skips; 2]);
+    let neighbours = [(7, ip("192.0.2.254")), (8, ip("192.0.2.253"))];
+    let hop = |(neighbour, found)| Hop { neighbour, weight: 1, found };
+    let hops = Hops::new(neighbours.into_iter().zip(found).map(hop).collect());
+    for path in &mut facts.paths {
+        (path.next_hop, path.several) = (hops.first(), hops.several().to_vec());
     }
 }
 
@@ -116,6 +148,7 @@ fn sound() -> Facts {
     Facts {
         host: Host {
             kernel: "6.12.0-amd64".to_owned(),
+            reports_nexthop_objects: Some(true),
             knows_af_xdp: Some(true),
             bpf_jit: Some(1),
             privileges: Some(Privileges::from_mask(u64::MAX)),
@@ -172,9 +205,9 @@ const ERROR: Severity = Severity::Error;
 const WARN: Severity = Severity::Warn;
 const ADVICE: Severity = Severity::Advice;
 
-/// A change to the facts of a machine without problems, and the expected findings. Each finding has
-/// an identifier, a severity, a part of the text, and the complete command, which is empty if there
-/// is no command.
+/// A change to the facts of a machine without problems, and the expected findings. Each expected
+/// finding consists of an identifier, a severity, a part of the text, and the complete command,
+/// which is empty if there is no command.
 type Row = (fn(&mut Facts), &'static [(&'static str, Severity, &'static str, &'static str)]);
 
 fn check(rows: &[Row]) {
@@ -365,6 +398,7 @@ fn problems_of_rp_filter_and_forwarding_are_found() {
     check(&[
         (|f| f.interfaces[0].rp_filter = Some(1), &[("rp-filter", WARN, "strict on eth0", LOOSE)]),
         (|f| { f.interfaces[0].rp_filter = Some(1); f.vips[0].route = Ok(8); }, &[("rp-filter", ERROR, "the route of VIP 203.0.113.10 uses another interface", LOOSE)]),
+        (|f| { f.interfaces[0].rp_filter = Some(1); f.vips[0].route = Ok(8); f.vips[0].several = vec![8, INDEX]; }, &[("rp-filter", WARN, "strict on eth0", LOOSE)]),
         (|f| { f.interfaces[0].rp_filter = Some(1); f.vips[0].route = Err(Unresolved::NoRoute); }, &[("rp-filter", ERROR, "VIP 203.0.113.10", OFF)]),
         (|f| { f.interfaces[0].rp_filter = Some(1); f.vips[1].route = Ok(8); f.vips.remove(0); }, &[]),
         (|f| f.interfaces[0].rp_filter = Some(2), &[]),
@@ -391,6 +425,9 @@ fn problems_of_vips_and_own_addresses_are_found() {
         (|f| f.vips[1].local = own(VIP_V6, 128, "eth0"), &[("local-vip", ERROR, VIP_V6, "ip address del 2001:db8:f::10/128 dev eth0")]),
         (|f| f.vips[0].route = Err(Unresolved::Local), &[("local-vip", ERROR, "is local because of a route", "")]),
         (|f| { f.vips[0].route = Err(Unresolved::Local); f.vips[0].local = own(VIP_V4, 32, "lo"); }, &[("local-vip", ERROR, "lo has 203.0.113.10/32", "ip address del 203.0.113.10/32 dev lo")]),
+        (|f| f.vips[0].subnet = own("203.0.113.1", 24, "eth0"), &[("vip-in-subnet", WARN, "VIP www 203.0.113.10 is in the subnet of eth0, which has 203.0.113.1/24", "")]),
+        (|f| { f.vips[0].subnet = own("203.0.113.1", 24, "eth0"); f.routers = None; }, &[("vip-in-subnet", ERROR, "in the subnet of eth0", "")]),
+        (|f| { f.vips[0].subnet = own("203.0.113.1", 24, "eth0"); f.vips[0].local = own(VIP_V4, 32, "lo"); }, &[("local-vip", ERROR, "lo has 203.0.113.10/32", "ip address del 203.0.113.10/32 dev lo")]),
         (|f| f.absent_addresses = vec![ip("192.0.2.1")], &[("own-address", WARN, "no local interface has the machine address 192.0.2.1", "ip address add 192.0.2.1/32 dev eth0")]),
         (|f| f.absent_addresses = vec![ip("2001:db8::1")], &[("own-address", WARN, "2001:db8::1", "ip address add 2001:db8::1/128 dev eth0")]),
         (|f| f.unasked = vec!["no ICMP socket".into()], &[("not-pinged", WARN, "no ICMP socket", "sysctl -w net.ipv4.ping_group_range=\"0 2147483647\"")]),
@@ -409,13 +446,22 @@ fn problems_of_paths_to_backends_are_found() {
         (|f| f.paths.iter_mut().for_each(|path| path.next_hop = Err(NEIGHBOUR)), &[("no-next-hop", ERROR, "backend b1 (198.18.1.1) and 1 more: neighbour 192.0.2.254", "")]),
         (|f| f.paths[0].next_hop = Err(Unresolved::LinkDown { interface: 7 }), &[("no-next-hop", ERROR, "is down", "ip link set dev eth0 up")]),
         (|f| f.paths[0].next_hop = Ok(Resolved { leaves_by: 8, ..resolved() }), &[("other-interface", ERROR, "the route of backend b1 (198.18.1.1) uses eth0", "")]),
+        // With two interfaces, a route may use either of them.
+        (|f| { f.interfaces.push(second_nic()); f.paths[0].next_hop = Ok(Resolved { leaves_by: 8, ..resolved() }); }, &[]),
+        (|f| { f.interfaces.push(second_nic()); f.paths[0].next_hop = Ok(Resolved { leaves_by: 9, ..resolved() }); }, &[("other-interface", ERROR, "but the load balancer sends on eth0, eth1", "")]),
+        (|f| two_hops(f, [Ok(resolved()), Ok(Resolved { interface: 8, leaves_by: 8, ..resolved() })], Some(true)), &[]),
+        (|f| two_hops(f, [Ok(resolved()), Ok(Resolved { interface: 8, leaves_by: 8, ..resolved() })], Some(false)), &[("linkdown-routes", WARN, "keeps IPv4 next hops on eth0, eth1", "sysctl -w net.ipv4.conf.eth0.ignore_routes_with_linkdown=1 net.ipv4.conf.eth1.ignore_routes_with_linkdown=1")]),
+        (|f| two_hops(f, [Ok(resolved()), Err(Unresolved::LinkDown { interface: 8 })], Some(true)), &[("next-hop-down", WARN, "one of 2 next hops of backend b1 (198.18.1.1) and 1 more is not used: interface 8 is down", "")]),
+        (|f| two_hops(f, [Ok(resolved()), Ok(Resolved { interface: 9, leaves_by: 9, ..resolved() })], Some(true)), &[("next-hop-down", WARN, "the route uses interface 9", "")]),
+        (|f| two_hops(f, [Err(Unresolved::LinkDown { interface: 7 }), Err(Unresolved::LinkDown { interface: 8 })], Some(true)), &[("no-next-hop", ERROR, "cannot send to backend b1 (198.18.1.1) and 1 more", "ip link set dev eth0 up")]),
+        (|f| f.host.reports_nexthop_objects = Some(false), &[("nexthop-objects", WARN, "does not report the next hops", "nexthop_compat_mode=1")]),
  (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; f.paths[0].is_readdressed = true; }, &[]),
-        (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; }, &[("l2-routed", ERROR, "backend b1 (198.18.1.1) is behind a router", "")]),
+        (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; }, &[("l2-routed", ERROR, "packets to backend b1 (198.18.1.1) have no outer header", "")]),
         (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; f.paths[0].next_hop = Ok(Resolved { gateway: None, ..resolved() }); }, &[]),
-        // 1,500 bytes of the client plus 24 bytes of outer headers.
+        // A client packet of 1,500 bytes plus 24 bytes of outer headers.
         (|f| { f.paths[0].link = Some(("eth0".into(), 1_524)); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_524, ..resolved() }); }, &[]),
-        (|f| { f.paths[0].link = Some(("eth0".into(), 1_523)); f.paths[0].reach = Some(Reach::Longest(1_523)); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_523, ..resolved() }); }, &[("mtu-link", WARN, "is 1523 bytes, but backend b1 (198.18.1.1) needs 1524", "ip link set dev eth0 mtu 1524")]),
-        (|f| f.paths.iter_mut().for_each(|path| { path.link = Some(("eth0".into(), 1_500)); path.reach = None; path.encap_overhead = 20 + u32::from(&*path.backend == "b2") * 12; path.next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }), &[("mtu-link", WARN, "and 1 more needs 1532", "ip link set dev eth0 mtu 1532")]),
+        (|f| { f.paths[0].link = Some(("eth0".into(), 1_523)); f.paths[0].reach = Some(Reach::Longest(1_523)); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_523, ..resolved() }); }, &[("mtu-link", WARN, "is 1523 bytes, but packets to backend b1 (198.18.1.1) need 1524", "ip link set dev eth0 mtu 1524")]),
+        (|f| f.paths.iter_mut().for_each(|path| { path.link = Some(("eth0".into(), 1_500)); path.reach = None; path.encap_overhead = 20 + u32::from(&*path.backend == "b2") * 12; path.next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }), &[("mtu-link", WARN, "and 1 more need 1532", "ip link set dev eth0 mtu 1532")]),
         (|f| f.paths[0].reach = Some(Reach::Longest(1_500)), &[("mtu-path", ERROR, "larger than 1500 bytes do not reach backend b1 (198.18.1.1), but 1524", "")]),
         (|f| f.paths[0].reach = Some(Reach::Longest(1_523)), &[("mtu-path", ERROR, "larger than 1523", "")]),
         // The kernel route has the same MTU, which is not reported a second time.
@@ -423,7 +469,7 @@ fn problems_of_paths_to_backends_are_found() {
         (|f| f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_523, ..resolved() }), &[("mtu-route", WARN, "has an MTU of 1523 bytes", "ip route flush cache")]),
         (|f| { f.paths[0].reach = None; f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }, &[("mtu-route", WARN, "has an MTU of 1500 bytes", "ip route flush cache")]),
         (|f| { f.paths[0].address = ip("2001:db8:18::1"); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }, &[("mtu-route", WARN, "2001:db8:18::1", "ip -6 route flush cache")]),
-        (|f| f.paths[0].reach = Some(Reach::Silent), &[("no-answer", WARN, "backend b1 (198.18.1.1) does not answer", "")]),
+        (|f| f.paths[0].reach = Some(Reach::Silent), &[("no-answer", WARN, "no answer to pings from backend b1 (198.18.1.1)", "")]),
         (|f| { f.paths[0].reach = Some(Reach::Silent); f.paths[0].next_hop = Err(Unresolved::NoRoute); }, &[("no-next-hop", ERROR, "cannot send to", "")]),
         (|f| f.paths.iter_mut().for_each(|path| path.reach = None), &[]),
     ]);

@@ -1,13 +1,13 @@
 //! The [`Device`] trait, through which the engine receives and sends frames. AF_XDP rings and
-//! in-memory queues implement this trait. Frames are move-only, so the engine can account for each
-//! frame: a device gets frames back only through the methods of [`Device`].
+//! in-memory queues implement this trait. Frames are move-only and return to a device only through
+//! the methods of [`Device`], so the engine can account for every frame.
 
 use forwarder::{InterfaceId, ThreadId};
 
 /// A received frame.
 #[derive(Debug)]
 pub struct Received<F> {
-    /// The frame.
+    /// The frame that contains the packet.
     pub frame: F,
     /// The interface that received the packet. After the verdict, this field contains the interface
     /// on which the packet will be sent.
@@ -30,7 +30,7 @@ pub struct InKernel {
     pub sending: usize,
 }
 
-/// The thread that owns the transmit ring of an interface, as seen by one packet thread.
+/// The owner of the transmit ring that a packet thread uses to send on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxOwner {
     /// This thread, which has a queue on the interface.
@@ -41,7 +41,8 @@ pub enum TxOwner {
     Nobody,
 }
 
-/// The rings of one packet thread. The thread may have queues on all interfaces or only on some.
+/// The rings of one packet thread. The thread may have queues on all interfaces or only on some of
+/// them.
 pub trait Device {
     /// A frame. The owner has exclusive access, because the type is neither `Clone` nor `Copy`.
     type Frame: Send + std::fmt::Debug;
@@ -55,7 +56,7 @@ pub trait Device {
     /// Returns the thread whose transmit ring sends this thread's frames on an interface.
     fn tx_owner(&self, interface: InterfaceId) -> TxOwner;
 
-    /// Converts a free frame into one whose buffer has room for the longest packet of any
+    /// Converts a free frame into a frame whose buffer can hold the longest packet of any
     /// interface.
     #[inline]
     fn lengthen(&self, frame: Self::Frame) -> Self::Frame {
@@ -72,8 +73,8 @@ pub trait Device {
     /// Notifies the kernel that frames are queued.
     fn flush(&mut self);
 
-    /// Returns `true` if the kernel has not yet taken all queued frames from the ring. Another
-    /// [`Self::flush`] is then needed.
+    /// Returns `true` if the kernel has not yet taken all queued frames from the ring. In this
+    /// case, another call to [`Self::flush`] is needed.
     fn is_unsent(&mut self) -> bool;
 
     /// Appends frames whose transmission is complete to `free`.

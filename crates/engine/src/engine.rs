@@ -1,11 +1,12 @@
-//! The loop body of one packet thread. The engine receives frames from a [`Device`] and from
-//! mailboxes, calls the forwarder for the verdicts, and executes the verdicts. The crate `datapath`
-//! contains the thread itself, the clock and the sleep logic.
+//! Implements the loop body of a packet thread. The engine receives frames from a [`Device`] and
+//! from mailboxes, calls the forwarder for the verdicts, and executes the verdicts. The crate
+//! `datapath` contains the thread itself, the clock and the sleep logic.
 //!
-//! Each frame is in one of six places: the receive side of the device, the transmit side of the
-//! device, the free pool, the forwarder's held frames, the list of frames that belong to other
-//! threads (strays), or a mailbox. [`Engine::census`] counts the frames in each place. Summed over
-//! all threads, the counts equal the total number of frames. `Engine::new` allocates all memory.
+//! At any time, a frame is in exactly one of six places: the receive side of the device, the
+//! transmit side of the device, the free pool, the forwarder's held frames, the list of frames that
+//! belong to other threads (strays), or a mailbox. [`Engine::census`] counts the frames in each
+//! place. Summed over all threads, the counts equal the total number of frames. `Engine::new`
+//! allocates all memory.
 
 mod steering;
 
@@ -22,7 +23,7 @@ use crate::mailbox::{Crossing, Mailboxes, Purpose};
 
 use self::steering::Turns;
 
-/// The number of frames of one thread in each place.
+/// The number of one thread's frames in each of the six places.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     /// Frames on the receive side of the device.
@@ -69,7 +70,7 @@ struct Arrival<F> {
     origin: Origin,
 }
 
-/// The state of the engine except the forwarder. This state is separate from the forwarder so that
+/// The state of the engine except the forwarder. This state is separate from the forwarder, so that
 /// `Forward::poll` can borrow it.
 #[derive(Debug)]
 struct Port<D: Device> {
@@ -82,12 +83,11 @@ struct Port<D: Device> {
     counters: Arc<ThreadCounters>,
     queued: usize,
     notify: Notify,
-    /// The round-robin state for software steering. Only I/O threads have it.
+    /// The round-robin state for software steering. Only I/O threads have this state.
     steering: Option<Turns>,
 }
 
-/// The threads that have received frames from this thread since the last wake-up. These threads may
-/// be asleep.
+/// The threads that have received frames from this thread since the last wake-up and may be asleep.
 #[derive(Debug, Default)]
 pub struct Notify(Vec<bool>);
 
@@ -96,8 +96,8 @@ pub struct Notify(Vec<bool>);
 pub struct Pool<T> {
     /// The frames that this thread owns.
     pub frames: Vec<T>,
-    /// The total number of frames of all threads. One thread can have up to this many frames at a
-    /// time.
+    /// The total number of frames in all pools, which is the maximum number of frames that one
+    /// thread can have at a time.
     pub in_all: usize,
 }
 
@@ -151,7 +151,7 @@ impl<D: Device, F: Forward> Engine<D, F> {
         let (batch, arrived) = (Vec::with_capacity(max_batch), Vec::with_capacity(max_batch));
         let outbound = Vec::with_capacity(max_batch);
         // The mailboxes can use up to half of a batch, so that neither the mailboxes nor the device
-        // starve.
+        // are starved.
         let (most_mail, most_received) = (max_batch.div_ceil(2), max_batch);
         Self { forward, port, batch, outbound, arrived, verdicts, most_mail, most_received }
     }
@@ -178,7 +178,8 @@ impl<D: Device, F: Forward> Engine<D, F> {
     }
 
     /// Runs one iteration: reclaims transmitted frames, refills the fill ring, processes one batch
-    /// and sends. Returns the number of packets that were processed or sent for other threads.
+    /// and sends. Returns the number of packets that were processed, or sent on behalf of other
+    /// threads.
     ///
     /// # Cost
     /// At most one system call: a wake-up of the kernel, if packets were sent and the kernel
@@ -227,8 +228,8 @@ impl<D: Device, F: Forward> Engine<D, F> {
         &mut self.port.device
     }
 
-    /// Shuts the engine down and returns the device and the forwarder. All frames that the thread
-    /// still has are freed.
+    /// Shuts the engine down and returns the device and the forwarder. Frees all frames that the
+    /// thread still has.
     #[must_use]
     pub fn into_parts(self) -> (D, F) {
         (self.port.device, self.forward)
@@ -240,7 +241,7 @@ impl<D: Device, F: Forward> Engine<D, F> {
         &self.forward
     }
 
-    /// Counts this thread's frames in each place.
+    /// Counts this thread's frames in each of the six places.
     #[must_use]
     pub fn census(&self) -> Census {
         let kernel = self.port.device.in_kernel();
@@ -323,7 +324,7 @@ enum Left {
 }
 
 impl<D: Device> Port<D> {
-    /// Executes the verdict for a frame. On an error, the frame has already been released, and the
+    /// Executes the verdict for a frame. After an error, the frame has been released, and the
     /// caller must count the drop.
     fn carry_out(&mut self, verdict: Verdict, arrival: Arrival<D::Frame>) -> Result<(), DropReason> {
         match verdict {
@@ -488,8 +489,8 @@ impl<D: Device> Port<D> {
         }
     }
 
-    /// Reclaims frames whose transmission is complete, and returns frames of other threads to their
-    /// pools.
+    /// Reclaims frames whose transmission is complete, and returns frames that belong to other
+    /// threads to their pools.
     fn reap(&mut self) {
         let known = self.free.len();
         self.device.reap(&mut self.free);
@@ -534,8 +535,8 @@ impl<D: Device> Outlet for Port<D> {
             self.free.push(frame);
             return Err(NotSent::NotBuilt);
         }
-        // Only frames that were sent are counted as originated. The invariant of the thread's
-        // counters therefore always holds.
+        // Only frames that were sent are counted as originated, so that the invariant of the
+        // thread's counters always holds.
         if self.leave(Received { frame, interface, start: 0, end }, false).is_err() {
             return Err(NotSent::NoRoom);
         }
@@ -563,8 +564,9 @@ impl<D: Device> Outlet for Port<D> {
         let Some(mut arrival) = self.take_held(slot) else { return };
         let (sent, outcome) = self.carve(&mut arrival, carve);
         self.release_frame(arrival.received.frame);
-        // The held packet itself counts as the first sent fragment or as dropped, so only further
-        // fragments count as originated. A packet that yields no fragment is dropped as malformed.
+        // The held packet is counted as its first sent fragment or as dropped, so only further
+        // fragments are counted as originated. A packet that yields no fragment is dropped as
+        // malformed.
         let outcome = if sent == 0 { outcome.and(Err(DropReason::Malformed)) } else { outcome };
         self.counters.originated.add(sent - u64::from(outcome.is_ok()));
         if let Err(reason) = outcome {

@@ -1,6 +1,6 @@
 //! Mailboxes that carry frames between packet threads. Each pair of threads has two rings, one per
-//! direction. Each ring has a single producer and a single consumer. At any time, a frame is either
-//! in one mailbox or owned by one thread. If a mailbox is full, the sender keeps the frame.
+//! direction, with a single producer and a single consumer. At any time, a frame is either in one
+//! mailbox or owned by one thread. If a mailbox is full, the sender keeps the frame.
 
 use forwarder::{HandoffReason, InterfaceId, ThreadId};
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -46,7 +46,7 @@ pub enum Purpose {
 /// A frame in a mailbox.
 #[derive(Debug)]
 pub struct Crossing<F> {
-    /// The frame.
+    /// The frame that is handed over.
     pub frame: F,
     /// The reason why the frame is handed over.
     pub purpose: Purpose,
@@ -58,8 +58,8 @@ pub struct Mailboxes<F> {
     me: ThreadId,
     to: Vec<Option<Producer<Crossing<F>>>>,
     from: Vec<Option<Consumer<Crossing<F>>>>,
-    /// The index of the thread whose frames are taken first. The index rotates, so that no thread
-    /// starves another.
+    /// The index of the thread whose frames are taken first. The index rotates so that no thread is
+    /// starved.
     first: usize,
 }
 
@@ -111,7 +111,7 @@ impl<F> Mailboxes<F> {
     }
 
     /// Takes up to `limit` frames and passes them to `each` with the number of the sending thread.
-    /// Each call starts with a different thread.
+    /// Successive calls start with different threads.
     pub fn take(&mut self, limit: usize, mut each: impl FnMut(ThreadId, Crossing<F>)) {
         let mut left = limit;
         let threads = self.from.len();

@@ -1,5 +1,5 @@
-//! Example: a VIP 203.0.113.10 with TCP port 80 and two backends. Prints the backend of a few
-//! client flows, first while both backends serve and then while backend b1 is down.
+//! Example: a VIP 203.0.113.10 with TCP port 80 and two backends. Prints the backends that a few
+//! client flows are sent to, first while both backends are serving, then while backend b1 is down.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -37,6 +37,7 @@ fn parts() -> Result<Parts, BuildError> {
         address: [198, 18, 1, host].into(),
         forwarding: Forwarding::L2,
         next_hop: None,
+        spread: None,
         mtu: 1_500,
         too_big: TooBig::Drop,
     });

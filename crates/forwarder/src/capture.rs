@@ -4,7 +4,7 @@
 //! and removes a tap. The crate `sluicegate` writes capture files.
 //!
 //! The receiver allocates and frees all memory of a capture. The packet thread never allocates,
-//! frees or waits. If no tap is installed, capturing costs one check per batch.
+//! frees or waits. Without a tap, the cost is one check per batch.
 
 mod filter;
 
@@ -29,8 +29,7 @@ pub struct Record {
     pub thread: ThreadId,
     /// The generation of the snapshot under which the packet was processed.
     pub generation: Generation,
-    /// The verdict. The packet can still be dropped after this verdict, because a transmit ring or
-    /// mailbox is full.
+    /// The verdict. The packet can still be dropped later if a transmit ring or mailbox is full.
     pub verdict: Verdict,
     /// The service that the packet was sent to, or `None` if the service was not looked up.
     pub service: Option<ServiceId>,
@@ -45,7 +44,7 @@ pub struct Record {
     bytes: Box<[u8]>,
 }
 
-/// The number of captured bytes of a frame, and the original length of the frame.
+/// The number of bytes captured from a frame, and the original length of the frame.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kept {
     kept: usize,
@@ -110,12 +109,12 @@ pub struct TapSize {
 pub struct Tap {
     filter: CaptureFilter,
     snap: usize,
-    /// The number of further matching packets up to and including the next one to record.
+    /// The number of matching packets up to and including the next packet that is recorded.
     until: u32,
-    /// `true` if the receiver was open at the start of the current batch.
+    /// `true` if the receiver had not closed the tap at the start of the current batch.
     open: bool,
-    /// `true` if the frames of the current batch were copied to `scratch`. Frames are copied if one
-    /// of them may be recorded.
+    /// `true` if the frames of the current batch were copied to `scratch`. Frames are copied if at
+    /// least one frame may be recorded.
     armed: bool,
     scratch: Box<[u8]>,
     kept: Box<[Kept]>,
@@ -235,7 +234,7 @@ pub(crate) struct Seen {
     pub(crate) new_flow: bool,
 }
 
-/// The data that all packets of a batch share.
+/// Data that is the same for all packets of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) time: Now,
@@ -262,7 +261,7 @@ impl Tap {
         }
     }
 
-    /// Returns `true` if the receiver was open at the start of this batch.
+    /// Returns `true` if the receiver had not closed the tap at the start of this batch.
     pub(crate) fn is_open(&self) -> bool {
         self.open
     }

@@ -1,6 +1,6 @@
-//! Explains what happens to a packet. An explanation consists of the outcome and the step that
-//! determined it. Packet tracing and the `where` command share this code, so both report the same
-//! result. The crate `control-plane` formats explanations as text.
+//! Explains what happens to a packet. An explanation contains the outcome for the packet and the
+//! step that determined this outcome. Packet tracing and the `where` command share this code, so
+//! both report the same result. The crate `control-plane` formats explanations as text.
 
 use crate::{Decision, DropReason, Flow, KeyPlace, Service, ServiceId, SlotId, SlotState, Snapshot};
 
@@ -11,18 +11,18 @@ pub enum Step {
     FlowTable,
     /// The Maglev table selected the backend.
     Maglev {
-        /// The index of the Maglev table entry that selected the backend.
+        /// The index of the Maglev table entry that contains the backend.
         entry: u32,
-        /// The number of table entries that were tried first and skipped, because their backends
-        /// are not serving.
+        /// The number of table entries that were tried before this entry and skipped because their
+        /// backends are not serving.
         rehashed: u8,
-        /// `true` if the flow had another backend before. The connection table had an entry, but
-        /// its backend was removed, is down, or no longer belongs to the service.
+        /// `true` if the flow previously had a different backend, which was removed, is down, or no
+        /// longer belongs to the service.
         reselected: bool,
     },
     /// A consistent-hash ring selected the backend for a request key.
     Ring {
-        /// The index of the ring point that selected the backend.
+        /// The index of the ring point that belongs to the backend.
         point: u32,
         /// `true` if the backend assigned to the key is not serving and the selected backend
         /// replaces it.
@@ -49,7 +49,7 @@ pub enum Outcome {
     Drop(DropReason),
 }
 
-/// The outcome for a packet, with the values that determined it.
+/// The outcome for a packet and the values that determined the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// The service that the packet was sent to, or `None` if no service matches.
@@ -134,7 +134,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns `true` if a flow that the connection table assigns to `slot` stays on that slot.
+    /// Returns `true` if a flow with a connection table entry for `slot` stays on that slot.
     /// `renewed` is `true` if the packet starts a new connection with the 5-tuple of the tracked
     /// flow.
     #[inline]

@@ -1,7 +1,8 @@
 //! Computes the input of the XDP filter from the parts of a snapshot. The input contains the VIP
 //! addresses, and the prefixes of all prefix groups that have VIPs. Each entry also gives the
-//! headroom, in bytes, that the XDP program reserves in front of a packet. `datapath` writes the
-//! result to BPF maps. Before that, the `sluicegate` binary removes the machine's own addresses.
+//! headroom, in bytes, that the XDP program reserves in front of a packet. The `sluicegate` binary
+//! removes the machine's own addresses from the result, and `datapath` writes the remaining entries
+//! to BPF maps.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -9,7 +10,7 @@ use std::net::IpAddr;
 use crate::{Parts, Prefix, VipAddress, aggregate};
 
 /// The maximum number of prefixes in the XDP filter. The limit is low so that all prefixes fit into
-/// the L1 cache.
+/// the processor's L1 cache.
 pub const FILTER_PREFIXES: usize = 64;
 /// The action of the XDP program for a VIP packet on a queue without a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ impl Weights {
     }
 
     /// Returns the encapsulation overhead with the largest total weight. If several overheads have
-    /// the same weight, the smallest one is returned. All machines therefore choose the same
+    /// the same weight, returns the smallest overhead, so that all machines choose the same
     /// overhead.
     fn encap_overhead(&self) -> u8 {
         let most = self.0.iter().copied().max().unwrap_or(0);
@@ -45,8 +46,8 @@ impl Weights {
 }
 
 /// The VIP addresses and prefixes, in ascending order. Each address or prefix is stored with its
-/// encapsulation overhead in bytes. If the backends of an entry need different overheads, the entry
-/// has the overhead with the largest total weight.
+/// encapsulation overhead in bytes. If an entry's backends need different overheads, the entry
+/// contains the overhead with the largest total weight.
 #[derive(Debug)]
 pub(crate) struct Filter {
     pub(crate) addresses: Vec<(IpAddr, u8)>,

@@ -5,8 +5,8 @@
 //! thread has copied from the previous process yet. The crate `datapath` maps these tables into
 //! memory.
 //!
-//! A packet thread never drops the last reference to the previous process's tables, so packet
-//! threads never free memory.
+//! A packet thread never drops the last reference to the previous process's tables, because it
+//! would then have to free their memory.
 
 use std::sync::Arc;
 
@@ -43,8 +43,8 @@ impl Flows {
         self.previous = Some(PreviousFlows { flows, until, is_walked_here });
     }
 
-    /// Drops the reference to the previous process's tables once their entries have expired. This
-    /// function is called once per batch.
+    /// Drops the reference to the previous process's tables once their entries have expired. Call
+    /// this function once per batch.
     #[inline]
     pub(crate) fn look_at_previous(&mut self, now: Now) {
         if self.previous.as_ref().is_some_and(|previous| previous.until < now) {
@@ -69,7 +69,7 @@ impl Flows {
     }
 
     /// Returns the connection table entry for a key, without changing the entry and without
-    /// counting the lookup.
+    /// updating the lookup counters.
     pub(crate) fn peek(&self, key: u64, now: Tick) -> Option<Entry> {
         let previous = || self.previous.as_ref()?.flows.peek(key, now);
         self.table.peek(key, now).or_else(previous)
@@ -89,8 +89,8 @@ impl Flows {
 
     /// Frees expired entries in steps that are short enough not to delay packets. A full pass over
     /// the table takes one hour, or ten seconds while the table fills up. The duration does not
-    /// depend on how often this function is called. Both times are much shorter than the period
-    /// after which the 24-bit tick wraps around.
+    /// depend on how often this function is called. Both times are much shorter than the period of
+    /// the 24-bit tick counter.
     pub(crate) fn sweep(&mut self, now: Now) {
         let passed = u128::from(now.nanos().saturating_sub(self.swept.nanos()));
         let round = if self.table.is_filling() { HURRIED_ROUND_NANOS } else { SWEEP_ROUND_NANOS };
@@ -120,8 +120,8 @@ fn walked(previous: &Option<PreviousFlows>) -> Option<&PreviousTables> {
 }
 
 const SWEEP_ROUND_NANOS: u128 = 3_600_000_000_000;
-/// The duration of a pass while the table fills up. Timeouts are shortened until a pass has
-/// finished, so a short pass restores the full timeouts soon after a flood.
+/// The duration of a pass while the table fills up. The timeouts of flows stay shortened until a
+/// pass has finished, so a short pass restores the full timeouts soon after a flood.
 const HURRIED_ROUND_NANOS: u128 = 10_000_000_000;
 /// The maximum number of buckets to sweep per call. A sleeping thread calls `sweep` ten times per
 /// second. At that rate the limit is enough for the largest table.

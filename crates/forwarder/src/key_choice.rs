@@ -1,6 +1,6 @@
 //! Selects a backend by the key of a request. The packet path and the `where` command share this
-//! code. The result depends only on the key, the Maglev table or rings of the pool, and the slot
-//! states, so all machines and threads select the same backend.
+//! code. The result depends only on the key, the pool's Maglev table or rings, and the slot states.
+//! All machines and threads therefore select the same backend.
 
 use kv_switch::{MAX_REPLICAS, Ring};
 
@@ -19,8 +19,8 @@ impl KeyRules {
 }
 
 impl Keyed {
-    /// Returns the step that describes how a backend was selected: by ring or by Maglev table. All
-    /// pools of a service use the same kind of placement.
+    /// Returns the step for a selected backend, which is a ring step or a Maglev step. All pools of
+    /// a service use the same kind of placement.
     #[inline]
     pub(crate) fn step(&self, chosen: &Selection) -> Step {
         let Selection { entry, rehashed, .. } = *chosen;
@@ -30,7 +30,7 @@ impl Keyed {
         }
     }
 
-    /// Returns the pool that a route refers to. The route `None` refers to the service's own pool.
+    /// Returns the pool that a route refers to. `None` refers to the service's own pool.
     #[inline]
     fn pool<'a>(&'a self, service: &'a Service, route: Option<u32>) -> Option<KeyPool<'a>> {
         let (table, place) = match route {
@@ -52,8 +52,7 @@ pub(crate) struct Holders {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holder {
     pub(crate) selection: Selection,
-    /// `true` if this backend stores the key while all backends are serving. `false` for a failover
-    /// backend.
+    /// `true` if the key is assigned to this backend. `false` for a failover backend.
     pub(crate) is_own: bool,
 }
 
@@ -78,7 +77,7 @@ impl Holders {
         self.each().iter().any(|holder| holder.selection.slot == slot)
     }
 
-    /// Returns the backend for read requests of a flow. Failover backends are used only if all
+    /// Returns the backend for the flow's read requests. Failover backends are used only if all
     /// backends that the key is assigned to are down.
     fn for_reads(&self, flow: u64) -> Option<Selection> {
         let own = self.each().iter().filter(|holder| holder.is_own);
@@ -100,8 +99,8 @@ struct KeyPool<'a> {
 }
 
 impl Snapshot {
-    /// Returns the backends that currently store a key of a service. If the VIP has health checks
-    /// for both address families, the result can contain one backend for each family.
+    /// Returns the backends that currently store a key of a service. If the VIP has separate health
+    /// checks for IPv4 and IPv6, the result can contain one backend for each address family.
     pub fn owners_of_key<'a>(
         &'a self,
         service: ServiceId,
@@ -165,8 +164,8 @@ impl Snapshot {
         }
     }
 
-    /// Returns the first candidate that `admits` accepts. The candidates come from the table or
-    /// ring of the serving backends.
+    /// Returns the first candidate that `admits` accepts. The candidates are taken from the table
+    /// or ring of the serving backends.
     fn select_among(
         &self,
         KeyPool { table, placement }: KeyPool<'_>,
@@ -219,8 +218,8 @@ impl Snapshot {
         Some(chosen)
     }
 
-    /// Returns the backend that the key is assigned to, if that backend is serving. This function
-    /// never returns a failover backend.
+    /// Returns the backend that the key is assigned to, if that backend is serving. Never returns a
+    /// failover backend.
     fn select_only(&self, of: KeyPool<'_>, hash: u64) -> Option<Selection> {
         let KeyPool { table: pool, placement } = of;
         let chosen = match placement {
@@ -239,8 +238,8 @@ impl Snapshot {
     }
 }
 
-/// Returns the backends that a key is assigned to when all backends are serving. Returns `None` if
-/// the table or ring of all backends is not available.
+/// Returns the backends to which a key is assigned when all backends are serving. Returns `None` if
+/// no table or ring of all backends exists.
 fn own_of(KeyPool { table, placement }: KeyPool<'_>, hash: u64, count: u8) -> Option<Holders> {
     let mut own = Holders::none();
     for _ in 0..count {

@@ -1,7 +1,7 @@
-//! Keyed services, which select a backend by the key of each request instead of by flow. This
-//! module contains the rules: which clients are allowed, how requests are parsed, and how keys are
-//! placed. Protocol parsing is in `kv-switch`, packet handling is in `pipeline/keyed`, and the
-//! selection of backends is in `key_choice`.
+//! Keyed services, which select a backend by request key instead of by flow. This module contains
+//! the rules for allowed clients, for parsing requests and for assigning keys to backends. Protocol
+//! parsing is in `kv-switch`, packet handling is in `pipeline/keyed`, and the selection of backends
+//! is in `key_choice`.
 //!
 //! See the papers AppSwitch (§3) and SmartSwitch (§3).
 
@@ -12,7 +12,7 @@ use maglev_hash::Table;
 
 use crate::{DropReason, Flow, HashKey, PoolTable, PrefixSet};
 
-/// The rules of a keyed pool for parsing requests and for placing their keys.
+/// The rules of a keyed pool for parsing requests and assigning keys to backends.
 #[derive(Debug)]
 pub struct KeyRules {
     /// The parser for the application protocol, such as memcached.
@@ -23,7 +23,7 @@ pub struct KeyRules {
     pub hash: KeyHash,
     /// The routes, which map key prefixes to indexes in [`Keyed::pools`].
     pub routes: Routes,
-    /// The action for keys whose assigned backend is not serving.
+    /// The action for requests whose key is assigned to a backend that is not serving.
     pub failover: KeyFailover,
     /// The maximum time to live, in seconds, for values that clients store on failover backends.
     /// `None` keeps the time to live that the client requested.
@@ -41,7 +41,8 @@ pub struct KeyRules {
     pub replicas: Option<ReplicaRules>,
 }
 
-/// The number of backends that store each key, and how many of them must acknowledge a write.
+/// The number of backends that store each key, and the number of backends that must acknowledge a
+/// write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaRules {
     /// The number of replicas, from 2 to [`MAX_REPLICAS`](kv_switch::MAX_REPLICAS).
@@ -67,15 +68,15 @@ pub struct CacheRules {
     pub source_bytes: u64,
     /// `true` if a cached value must never be older than an acknowledged write. Backends then send
     /// their replies to such writes through this machine. This mode cannot be combined with
-    /// [`KeyRules::replicas`], because this machine itself acknowledges replicated writes.
+    /// [`KeyRules::replicas`], where this machine itself acknowledges writes.
     pub strict: bool,
     /// The hash function for keys in the cache. All pools share this function and the write times
-    /// in `epochs`. Sharing is necessary because a write to a key must invalidate the cached values
-    /// of this key from all pools.
+    /// in `epochs`. A write to a key must invalidate this key's cached values from all pools, so
+    /// the hash must be the same for all pools.
     pub hash: KeyHash,
     /// `true` if [`KeyRules::hash`] is the same function as [`CacheRules::hash`].
     pub is_own_hash: bool,
-    /// The times of recent writes. All threads and all pools share these times.
+    /// The times of recent writes, shared by all threads and pools.
     pub epochs: Arc<Epochs>,
 }
 
@@ -98,12 +99,11 @@ impl CacheRules {
 /// The path that requests and replies take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPath {
-    /// Backends have the VIP address and send replies directly to clients. The MemSwitch paper
-    /// describes this method.
+    /// Backends have the VIP address and send replies directly to clients, as described in the
+    /// MemSwitch paper.
     Direct,
     /// Requests are sent to the backend's own address. The backend replies to this machine, which
-    /// forwards the reply to the client. The AppSwitch paper describes this method and calls it
-    /// rewriting.
+    /// forwards the reply to the client. The AppSwitch paper calls this method rewriting.
     Through {
         /// The timeout for replies, as an index into [`GATHER_TIMEOUTS_MS`].
         timeout: usize,
@@ -119,11 +119,11 @@ pub const GATHER_TIMEOUTS_MS: [u16; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1
 pub struct GatherRules {
     /// The timeout for replies, as an index into [`GATHER_TIMEOUTS_MS`].
     pub timeout: usize,
-    /// The content of the reply to the client for keys whose backend does not reply in time.
+    /// The content of the client's reply for keys whose backend does not reply in time.
     pub late: Late,
 }
 
-/// The action for keys whose assigned backend is not serving.
+/// The action for requests whose key is assigned to a backend that is not serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyFailover {
     /// Requests for the key are sent to the next candidate backend of the same pool.
@@ -141,8 +141,8 @@ pub struct Keyed {
     pub rules: Arc<KeyRules>,
     /// The pools that routes and failover rules refer to.
     pub pools: Box<[Arc<PoolTable>]>,
-    /// The key placement of each pool. The first entry belongs to the service's own pool. The next
-    /// entries belong to [`Keyed::pools`], in the same order.
+    /// The key placement of each pool. The first entry belongs to the service's own pool, and the
+    /// other entries belong to [`Keyed::pools`], in the same order.
     pub placements: Box<[Placement]>,
 }
 
@@ -153,8 +153,8 @@ pub enum Placement {
     Maglev {
         /// The Maglev table of all backends with a weight above 0, including backends that are not
         /// serving. Backends have the same ranks as in the pool's own table, which contains only
-        /// serving backends. `None` if all weights are 0, or if no rule depends on the backend
-        /// assigned to a key.
+        /// serving backends. `None` if all weights are 0, or if no rule needs to know the backend
+        /// to which a key is assigned.
         all: Option<Arc<Table>>,
     },
     /// Consistent-hash rings assign the keys to backends.
@@ -169,10 +169,9 @@ pub struct Rings {
     /// servers. `None` if all weights are 0.
     pub all: Option<Arc<Ring>>,
     /// The ring of the backends that were serving when this generation was compiled, for clients
-    /// that eject failed servers. If backends have different weights, removing a failed server also
-    /// changes the number of points of the other servers. If a backend fails later, its keys move
-    /// to the next point on the ring. The moved keys stay on that point until the next generation
-    /// is compiled.
+    /// that eject failed servers. With different weights, the removal of a failed server also
+    /// changes how many points the other servers have. If a backend fails later, its keys move to
+    /// the next point on the ring and stay there until the next generation is compiled.
     pub live: Option<Arc<Ring>>,
 }
 
@@ -187,7 +186,7 @@ pub struct KeyPlace {
 }
 
 impl KeyRules {
-    /// Returns the cache rules if they are strict. With strict rules, a cached value must never be
+    /// Returns the cache rules if the cache is strict. A strict cache never returns a value that is
     /// older than an acknowledged write.
     #[inline]
     pub(crate) fn strict(&self) -> Option<&CacheRules> {
@@ -196,8 +195,7 @@ impl KeyRules {
 
     /// Returns the hash function for keys that are assigned to backends by Maglev tables. The
     /// secret of this function is derived from the cluster's hash key, so clients cannot predict
-    /// the backend of a key. A client that learns flow hashes cannot derive key hashes from these
-    /// flow hashes.
+    /// the backend of a key. Knowledge of flow hashes does not help clients to compute key hashes.
     #[must_use]
     pub fn maglev_hash(key: &HashKey) -> KeyHash {
         let [first, second] = sip_lanes::halves(&key.derive(b"kv"));
@@ -211,8 +209,8 @@ impl KeyRules {
         if !self.clients.contains_source(flow) {
             return Some(DropReason::KvClient);
         }
-        // Legitimate clients do not send from the port of a well-known service. If a request with
-        // such a forged source port were allowed, the reply would reach that service.
+        // Legitimate clients do not send from the port of a well-known service. The reply to a
+        // request with such a forged source port would reach that service.
         let is_client = flow.source_port >= FIRST_CLIENT_PORT && flow.source_port != MEMCACHED_PORT;
         (!is_client).then_some(DropReason::KvSourcePort)
     }
@@ -239,7 +237,7 @@ pub(crate) fn refused(refusal: Refusal) -> DropReason {
         Refusal::WrongLength => DropReason::KvWrongLength,
         Refusal::WrongOffsets => DropReason::KvWrongOffsets,
         Refusal::OtherApplication => DropReason::KvOtherApplication,
-        // The enum of `kv-switch` is non-exhaustive. An unknown reason still means that the request
+        // The enum in `kv-switch` is non-exhaustive. An unknown reason still means that the request
         // cannot be forwarded.
         _ => DropReason::KvUnknownVerb,
     }

@@ -1,8 +1,8 @@
 //! Decides for each packet whether it is forwarded, answered, held or dropped. The forwarder
 //! receives batches of packets, returns one verdict for each packet, and rewrites frames in place.
-//! Its decisions follow the [`Snapshot`] that the control plane published. This crate also contains
-//! the packet counters, and the ring that carries requests from the control plane. The control
-//! plane publishes snapshots through [`Live`]. The crate `datapath` contains rings and sockets, the
+//! Its decisions follow the [`Snapshot`] that the control plane published. The control plane
+//! publishes snapshots through [`Live`]. This crate also contains the packet counters and the ring
+//! for control-plane requests. The crate `datapath` contains the kernel's rings and sockets, the
 //! crate `config` reads the TOML configuration, and the crate `packet` defines header formats.
 //!
 //! The counters of each packet thread satisfy `rx + from_threads + originated = tx + replies +
@@ -55,6 +55,7 @@ mod selection;
 mod slot;
 mod snapshot;
 mod source_ports;
+mod spread;
 mod thread_counters;
 mod value_cache;
 mod verdict;
@@ -73,6 +74,7 @@ pub use keyed::{
 };
 pub use live::{Live, Reader};
 pub use notice::{Notice, NoticeSink, Notices, TraceEvent, notice_ring};
+pub use originate::address_frame;
 pub use packet_buf::{HandoffReason, InterfaceId, Origin, Packet, ThreadId};
 pub use parts::{Binding, NextHopMode, Parts, PrefixGroup, Service, VipAddress};
 pub use pipeline::{
@@ -88,6 +90,7 @@ pub use slot::{
 };
 pub use snapshot::{Snapshot, SnapshotError};
 pub use source_ports::SourcePorts;
+pub use spread::{HopTable, Spread};
 pub use thread_counters::{FlowTableCounters, FragmentTableCounters, PairCounter, ThreadCounters, Totals};
 pub use value_cache::{AskedAt, ValueCache};
 pub use verdict::{Forward, FragmentStep, HoldSlot, NotSent, Outlet, Verdict};

@@ -13,7 +13,7 @@ use crate::{Snapshot, WallClock};
 #[derive(Clone, Debug)]
 pub struct Live(Shared);
 
-/// A wrapper around [`Inner`] that dereferences to the contained `ArcSwap`, as `Cache` requires.
+/// Dereferences to the `ArcSwap` in [`Inner`], as `Cache` requires.
 #[derive(Clone, Debug)]
 struct Shared(Arc<Inner>);
 
@@ -34,7 +34,7 @@ impl Live {
     }
 
     /// Replaces the current snapshot. Packet threads use the new snapshot from their next batch on
-    /// and finish the current batch under the old one. A later call of `publish` or
+    /// and finish the current batch with the old snapshot. A later call to `publish` or
     /// [`Live::reclaim`] frees the old snapshot once no thread uses it.
     pub fn publish(&self, next: Snapshot) {
         let old = self.0.0.current.swap(Arc::new(next));
@@ -57,8 +57,8 @@ impl Live {
         self.0.0.current.load_full()
     }
 
-    /// Returns the clock with the time of day. The control plane updates this clock several times a
-    /// minute, because packet threads do not read the system time.
+    /// Returns the clock with the time of day. Packet threads do not read the system time, so the
+    /// control plane updates this clock several times a minute.
     #[must_use]
     pub fn clock(&self) -> &WallClock {
         &self.0.0.clock
@@ -93,9 +93,9 @@ impl Reader {
     }
 }
 
-/// Returns `true` if a reader still uses the snapshot. `retired` holds one reference, so a second
-/// one belongs to a reader. Readers cannot obtain new references, because the snapshot is no longer
-/// current.
+/// Returns `true` if a reader still uses the snapshot. `retired` holds one reference, so any
+/// further reference belongs to a reader. Readers cannot obtain new references, because the
+/// snapshot is no longer current.
 fn still_read(snapshot: &Arc<Snapshot>) -> bool {
     Arc::strong_count(snapshot) > 1
 }

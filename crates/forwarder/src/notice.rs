@@ -1,4 +1,4 @@
-//! Notices are events that a packet thread reports to the control plane without a request. Each
+//! Notices are events that a packet thread reports to the control plane on its own initiative. Each
 //! packet thread has one bounded ring with a single producer and a single consumer. A notice that
 //! does not fit into the ring is lost. Losing a notice is acceptable, because the reported events
 //! recur.
@@ -21,8 +21,8 @@ pub enum Notice {
     },
     /// A packet with a trace mark has received its verdict.
     Trace(TraceEvent),
-    /// Packets arrive with a partial checksum. The sender of these packets expected a network card
-    /// to complete the checksum, but no device on the path did. Backends drop such packets.
+    /// Packets arrive with a partial checksum. The sender relied on checksum offload, but no device
+    /// on the path completed the checksum. Backends drop such packets.
     PartialChecksum {
         /// The interface that receives the packets.
         interface: InterfaceId,
@@ -38,14 +38,14 @@ pub struct TraceEvent {
     pub generation: Generation,
     /// The time of the verdict, measured on the clock of the packet threads.
     pub at: Now,
-    /// The 5-tuple of the packet. The ports are missing for all fragments except the first.
+    /// The 5-tuple of the packet. Only the first fragment of a datagram has ports.
     pub flow: Flow,
     /// The kind of tunnel source that sent the packet, or `None` if the packet did not arrive in a
     /// tunnel.
     pub decapsulated_from: Option<TunnelSourceKind>,
     /// The content of the trace mark.
     pub mark: Mark,
-    /// The outcome for the packet, and the step that determined it.
+    /// The outcome for the packet, and the step that determined the outcome.
     pub explanation: Explanation,
 }
 
@@ -71,8 +71,8 @@ impl NoticeSink {
     }
 }
 
-/// Iterates over the notices that are in the ring. The iterator is not fused: after `None`, a later
-/// call can return a new notice.
+/// Iterates over the waiting notices. The iterator is not fused: after `None`, a later call can
+/// return a new notice.
 impl Iterator for Notices {
     type Item = Notice;
 

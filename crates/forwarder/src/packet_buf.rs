@@ -1,14 +1,15 @@
-//! A frame and its buffer, borrowed for the duration of a batch. The buffer consists of headroom
-//! in `[0, start)`, the frame in `[start, end)`, and tail room in `[end, len)`. A frame to send
-//! always starts at offset 0, because the start of a device's descriptor cannot be moved.
+//! Defines [`Packet`]: a frame and its buffer, borrowed for the duration of a batch. The buffer
+//! consists of headroom in `[0, start)`, the frame in `[start, end)`, and tail room in `[end,
+//! len)`. A frame to send always starts at offset 0, because the device's descriptor always refers
+//! to the start of the buffer.
 
 use crate::TunnelSourceKind;
 
-/// The index of a packet thread of this machine, starting at 0.
+/// The index of a packet thread on this machine, starting at 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ThreadId(pub u16);
 
-/// The index of an interface of this machine, in configuration order, starting at 0.
+/// The index of an interface on this machine, in configuration order, starting at 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct InterfaceId(pub u8);
 
@@ -25,7 +26,7 @@ pub enum HandoffReason {
     /// The packet is a fragment, and the receiving thread collects the fragments of its datagram.
     Fragment {
         /// The kind of tunnel source that sent the packet, or `None` if the packet did not arrive
-        /// in a tunnel. A fragment from a peer is not redirected again.
+        /// in a tunnel. Fragments from a peer are never redirected to another machine.
         decapsulated_from: Option<TunnelSourceKind>,
     },
     /// The packet is an ICMP error. The quoted flow was not found in the connection tables searched
@@ -37,7 +38,7 @@ pub enum HandoffReason {
         /// in a tunnel. Packets from another cluster are not forwarded to another cluster again.
         decapsulated_from: Option<TunnelSourceKind>,
     },
-    /// The packet is a reply to an upstream request that the receiving thread sent.
+    /// The packet is a reply to an upstream request from the receiving thread.
     Answer,
 }
 
@@ -85,7 +86,7 @@ impl<'a> Packet<'a> {
         Self { buf, start, end, origin, interface: InterfaceId(0) }
     }
 
-    /// Returns the packet, assigned to another interface.
+    /// Assigns the packet to the given interface.
     #[must_use]
     #[inline]
     pub fn on(self, interface: InterfaceId) -> Self {

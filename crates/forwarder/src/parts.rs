@@ -22,7 +22,7 @@ pub struct Service {
     /// IPv6 has two entries with the same ID and name. `None` means that the entry is for both
     /// families.
     pub family: Option<Family>,
-    /// The fields of a packet whose hash selects the backend.
+    /// The packet fields that are hashed to select the backend.
     pub policy: HashPolicy,
     /// The pool of the service, with its Maglev table.
     pub pool: Arc<PoolTable>,
@@ -37,11 +37,11 @@ pub struct Service {
     /// The rules for selection by request key. This field is `Some` if and only if the policy is
     /// [`HashPolicy::Key`].
     pub keyed: Option<Arc<Keyed>>,
-    /// `true` if the VIP accepts IP fragments. All services of an address have the same value.
+    /// `true` if the VIP accepts IP fragments. All services at one address have the same value.
     pub fragments: bool,
 }
 
-/// A prefix group: prefixes of several clusters that serve the same VIPs.
+/// A prefix group, which contains prefixes of several clusters that serve the same VIPs.
 #[derive(Clone, Debug)]
 pub struct PrefixGroup {
     /// The name of the prefix group.
@@ -51,12 +51,12 @@ pub struct PrefixGroup {
     pub prefixes: Vec<Prefix>,
 }
 
-/// The address of a VIP, or the set of its addresses.
+/// The address or addresses of a VIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VipAddress {
     /// A single address, which takes precedence over all prefix groups.
     Exact(IpAddr),
-    /// The addresses that end with this suffix and whose longest matching prefix belongs to the
+    /// All addresses that end with this suffix and whose longest matching prefix belongs to the
     /// group. If several suffixes match an address, the address belongs to the VIP with the longest
     /// suffix.
     Suffix {
@@ -87,8 +87,8 @@ impl From<IpAddr> for VipAddress {
 /// Assigns a port range of a VIP to a service.
 #[derive(Clone, Debug)]
 pub struct Binding {
-    /// The address or addresses of the VIP. A packet to a port without a binding is dropped. A
-    /// binding of a less specific VIP for this port is not used.
+    /// The address or addresses of the VIP. A packet to a port without a binding is dropped, even
+    /// if a less specific VIP has a binding for the port.
     pub address: VipAddress,
     /// The IP protocol number.
     pub protocol: u8,
@@ -99,7 +99,7 @@ pub struct Binding {
     pub service: usize,
 }
 
-/// The rule that selects the destination MAC address of outgoing frames.
+/// The method by which the destination MAC address of outgoing frames is selected.
 #[derive(Clone, Debug, Default)]
 pub enum NextHopMode {
     /// Frames are sent to the next hop of their slot, which the control plane resolves.
@@ -121,7 +121,7 @@ pub enum NextHopMode {
 pub struct Parts {
     /// The generation number of the snapshot.
     pub generation: Generation,
-    /// The hash key of the cluster.
+    /// The cluster's hash key.
     pub hash_key: HashKey,
     /// The services, in any order.
     pub services: Vec<Service>,
@@ -134,14 +134,14 @@ pub struct Parts {
     pub slots: Vec<Slot>,
     /// The state of each slot, indexed by [`SlotId`].
     pub states: Vec<SlotState>,
-    /// The rule that selects the destination MAC address of outgoing frames.
+    /// The method by which the destination MAC address of outgoing frames is selected.
     pub next_hop: NextHopMode,
     /// The machine's own addresses. The first address of each family is the source address of ICMP
     /// errors that this machine sends.
     pub own: Vec<IpAddr>,
     /// The sources that may send tunneled packets to this machine.
     pub tunnels: Vec<TunnelSource>,
-    /// The machines of the cluster, which share the work of collecting fragments. `None` if this
-    /// machine has no peers.
+    /// The machines of the cluster, among which the collection of fragments is distributed. `None`
+    /// if this machine has no peers.
     pub peers: Option<Arc<PoolTable>>,
 }

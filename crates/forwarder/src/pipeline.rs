@@ -1,6 +1,5 @@
-//! The packet path of one packet thread. For each packet of a batch, the pipeline parses the
-//! headers, finds the service of the VIP, hashes the flow, chooses a backend and writes the outer
-//! headers.
+//! Processes the packets of one packet thread. The pipeline parses the headers of each packet,
+//! finds the service, hashes the flow, chooses a backend and writes the outer headers.
 //!
 //! Each stage processes the whole batch before the next stage starts, so that cache misses of
 //! different packets overlap. Stage 1 (classification) prefetches the connection table buckets that
@@ -80,7 +79,7 @@ pub struct Pipeline {
 /// Scratch memory for the packets of one batch, used between the stages.
 #[derive(Debug)]
 struct Scratch {
-    /// The state of each packet of a batch, as used by the slow path.
+    /// The state of each packet in a batch, as used by the slow path.
     states: Box<[PacketState]>,
     fast: FastBatch,
     /// `true` unless the fast path is disabled.
@@ -102,9 +101,9 @@ struct Core {
     counters: Arc<ThreadCounters>,
     meters: Meters,
     notices: Option<NoticeSink>,
-    /// Held packets that are waiting to be split into fragments. Entry `n` uses the hold slot (the
-    /// index in the driver's table of held frames) with number `n` plus the number of hold slots of
-    /// the fragment table.
+    /// Held packets that are waiting to be split into fragments. Entry `n` uses the hold slot with
+    /// index `n` after the hold slots of the fragment table. A hold slot is an index in the
+    /// driver's table of held frames.
     cuts: Vec<Cut>,
     limits: Limits,
     tap: Option<Box<Tap>>,
@@ -219,8 +218,8 @@ impl Pipeline {
 
 impl Core {
     /// Runs stage 1 (classification) for one packet: parses the headers, finds the VIP, hashes the
-    /// flow and prefetches its buckets of the connection table. Returns a verdict if the packet
-    /// needs no further stage.
+    /// flow and prefetches the flow's buckets in the connection table. Returns a verdict if the
+    /// packet needs no further stage.
     #[inline(never)]
     fn classify(
         &mut self,
@@ -257,7 +256,7 @@ impl Core {
 
     /// Parses the headers of a packet. If the packet arrived in a tunnel, this function
     /// decapsulates it and parses the inner packet. Returns the parsed headers and the kind of
-    /// tunnel sender. The error is the verdict for a packet that needs no further stage.
+    /// tunnel sender. If the packet needs no further stage, returns its verdict as the error.
     #[inline(always)]
     fn read(
         &mut self,
@@ -322,8 +321,8 @@ impl Core {
         {
             return Verdict::Reply;
         }
-        // The slot of a connection table entry can come from an earlier snapshot and may no longer
-        // exist.
+        // A connection table entry can contain a slot from an earlier snapshot that no longer
+        // exists.
         let Some(slot) = batch.snapshot.slots.get(state.choice.slot.0 as usize) else {
             return self.write_without_slot(batch, packet, state);
         };
@@ -374,7 +373,7 @@ impl Core {
         }
     }
 
-    /// Adds a packet to the counters of its backend and of its service. `bytes` is the length
+    /// Adds a packet to the counters of its backend and service. `bytes` is the length of the frame
     /// before encapsulation.
     #[inline]
     fn count_forwarded(&self, state: &PacketState, bytes: usize) {
@@ -527,7 +526,7 @@ impl Forward for Pipeline {
 }
 
 /// Prefetches the first two cache lines of each frame, which hold the headers. The NIC has just
-/// written these lines, so the lines may not be in the CPU cache.
+/// written the frames, so these lines may not be in the CPU cache.
 #[inline(always)]
 fn ask_for_headers(packets: &[Packet<'_>]) {
     for packet in packets {

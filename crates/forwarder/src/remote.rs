@@ -1,6 +1,6 @@
-//! Other clusters that serve the same VIPs. Each other cluster is represented by a slot, whose
-//! packets carry a redirect mark. `selection` and `pipeline/remote` select another cluster for a
-//! flow.
+//! Other clusters that serve the same VIPs. Each cluster is represented by a slot, whose packets
+//! carry a redirect mark. The modules `selection` and `pipeline/remote` select another cluster for
+//! a flow.
 //!
 //! See the Maglev paper, §4.2.
 
@@ -14,7 +14,7 @@ use crate::{Forwarding, PoolTable, Prefix, Slot};
 /// A subset of a VIP's addresses, and the other clusters that also serve these addresses.
 #[derive(Clone, Debug)]
 pub struct Remote {
-    /// The prefixes of this cluster that contain these addresses.
+    /// This cluster's prefixes that contain these addresses.
     pub ours: Vec<Prefix>,
     /// The other clusters. The headers of each cluster's slot are built by
     /// [`Template::to_cluster`].
@@ -22,8 +22,8 @@ pub struct Remote {
 }
 
 impl Slot {
-    /// Returns `true` if packets for this slot are sent to another Sluicegate machine, in this
-    /// cluster or another one. These packets carry a redirect mark.
+    /// Returns `true` if packets for this slot are sent to another Sluicegate machine in any
+    /// cluster. These packets carry a redirect mark.
     #[must_use]
     #[inline]
     pub fn is_redirect(&self) -> bool {
@@ -31,8 +31,8 @@ impl Slot {
     }
 
     /// Returns the prefix that contains all possible destination addresses of packets for this
-    /// slot. For another cluster, this is a prefix that contains its addresses. For other slots,
-    /// the returned prefix contains only the address of the slot.
+    /// slot. If the slot represents another cluster, the prefix contains that cluster's addresses.
+    /// Otherwise, it contains only the slot's address.
     #[must_use]
     pub fn reach(&self) -> Prefix {
         let family = if self.address.is_ipv4() { Family::V4 } else { Family::V6 };

@@ -1,8 +1,8 @@
 //! Requests from the control plane to a packet thread. The packet thread handles these requests
-//! between batches, in steps of bounded size. One single-producer ring carries requests, another
-//! carries replies. The requester allocates the memory for the reply, so that the packet thread
-//! never allocates. A long list takes several requests. Each request continues at the cursor in the
-//! previous reply.
+//! between batches, in steps of bounded size. One single-producer ring carries requests and a
+//! second one carries replies. The requester allocates the memory for the reply, so that the packet
+//! thread need not allocate any. A long list takes several requests. Each request continues at the
+//! cursor in the previous reply.
 
 use conntrack::{Entry, Filter, FlowCursor, Step, Tick};
 use kv_switch::HotKeys;
@@ -31,11 +31,11 @@ pub struct FlowEntry {
     pub slot: SlotId,
     /// The service that the flow belongs to.
     pub service: ServiceId,
-    /// The connection table entry.
+    /// The flow's entry in the connection table.
     pub entry: Entry,
 }
 
-/// The slot and the service of a flow in the connection table.
+/// The slot and the service of a tracked flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Whose {
     /// The slot of the backend that the flow is assigned to.
@@ -50,7 +50,7 @@ pub enum Request {
     /// List flows, starting at the cursor `from`. Entries are written to `buffer` up to its
     /// capacity.
     List {
-        /// The flows to list.
+        /// Selects the flows to list.
         filter: FlowFilter,
         /// The cursor from the previous reply, or the default value to start at the beginning.
         from: FlowCursor,
@@ -67,18 +67,18 @@ pub enum Request {
     },
     /// Remove flows from the connection table, starting at the cursor `from`.
     Purge {
-        /// The flows to remove.
+        /// Selects the flows to remove.
         filter: FlowFilter,
         /// The cursor from the previous reply, or the default value to start at the beginning.
         from: FlowCursor,
     },
-    /// Report where this thread would send the next packet of this flow.
+    /// Report the backend to which this thread would send the next packet of this flow.
     Where(Flow),
-    /// Replace the capture tap with this one. `None` stops the capture.
+    /// Replace the capture tap with this tap. `None` stops the capture.
     Capture(Option<Box<Tap>>),
-    /// Replace the counter of hot keys with this one. `None` stops counting.
+    /// Replace the counter of hot keys with this counter. `None` stops counting.
     HotKeys(Option<Box<HotKeys>>),
-    /// Replace the cache of hot values with this one. `None` disables the cache.
+    /// Replace the cache of hot values with this cache. `None` disables the cache.
     Cache(Option<Box<ValueCache>>),
 }
 
@@ -108,16 +108,16 @@ pub enum Reply {
     },
     /// The reply to [`Request::Where`].
     Where(WhereAnswer),
-    /// The tap that was replaced. The requester must free it.
+    /// The tap that was replaced. The requester must free this tap.
     Capture(Option<Box<Tap>>),
     /// The counter of hot keys that was replaced, with its counts.
     HotKeys(Option<Box<HotKeys>>),
-    /// The cache that was replaced. The requester must free it.
+    /// The cache that was replaced. The requester must free this cache.
     Cache(Option<Box<ValueCache>>),
 }
 
-/// The backend that would receive the next packet of a flow from one packet thread, and how this
-/// backend was found.
+/// The backend to which one packet thread would send a flow's next packet, and how this backend was
+/// found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WhereAnswer {
     /// The packet thread that sent this reply.

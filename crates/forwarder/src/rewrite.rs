@@ -18,8 +18,8 @@ pub(crate) struct RewriteParams<'a> {
     pub(crate) identification: u16,
     /// The maximum size of the outer IP packet in bytes. The limit is usually the MTU of the slot.
     pub(crate) limit: usize,
-    /// `true` to decrement the TTL. The TTL is decremented once, where the packet enters the
-    /// cluster (RFC 2003 §3.1), but not between Sluicegate machines.
+    /// `true` to decrement the TTL. The TTL is decremented where the packet enters the cluster (RFC
+    /// 2003 §3.1), but not between Sluicegate machines.
     pub(crate) lower_ttl: bool,
     /// The number of Sluicegate machines that have already redirected the packet.
     pub(crate) redirected: u8,
@@ -28,8 +28,7 @@ pub(crate) struct RewriteParams<'a> {
 /// The size limit for a packet that will be fragmented after encapsulation.
 pub(crate) const NO_LIMIT: usize = usize::MAX;
 
-/// The result of comparing the headroom that the XDP program reserved with the headroom that the
-/// outer headers need.
+/// Whether the headroom that the XDP program reserved has the size of the outer headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
     Exact,
@@ -63,7 +62,7 @@ impl<'a> Hop<'a> {
             // Reflection does not apply to L2 backends, because L2 backends are on the same link
             // and not behind the router.
             NextHopMode::Resolve | NextHopMode::Reflect { .. } => {
-                let hop = params.slot.next_hop.as_ref().ok_or(DropReason::NoNextHop)?;
+                let hop = params.slot.hop(params.hash).ok_or(DropReason::NoNextHop)?;
                 let NextHop { destination, source, interface, tagging } = hop;
                 Ok(Self { destination: *destination, source: *source, interface: *interface, tagging })
             }
@@ -132,8 +131,8 @@ pub(crate) fn rewrite(packet: &mut Packet<'_>, params: &RewriteParams<'_>) -> Re
     if !rewrite_link(buffer, start, places.link_len, hop.header(family, template)) {
         return Err(DropReason::NoHeadRoom);
     }
-    // The link header has already been written. The link header is in front of both the old and the
-    // new position of the inner packet, so moving the inner packet does not overwrite it.
+    // The link header has already been written. The link header precedes both the old and the new
+    // position of the inner packet, so moving the inner packet does not overwrite it.
     let fit = places.move_inner(buffer);
     wrap(buffer, params, template, &places)?;
     packet.set_bounds(0, places.end());
@@ -176,12 +175,12 @@ fn lower_ttl(packet: &mut Packet<'_>, params: &RewriteParams<'_>) -> Result<(), 
     Ok(())
 }
 
-/// Returns the interface on which frames for a slot are sent. Returns `None` if frames are sent on
-/// the interface that they arrived on, or if the slot has no next hop.
-pub(crate) fn leaves_by(mode: &NextHopMode, slot: &Slot) -> Option<InterfaceId> {
+/// Returns the interface on which frames of a flow for a slot are sent. Returns `None` if frames
+/// are sent on the interface that they arrived on, or if the slot has no next hop.
+pub(crate) fn leaves_by(mode: &NextHopMode, slot: &Slot, flow_hash: u64) -> Option<InterfaceId> {
     match mode {
         NextHopMode::Reflect { .. } if slot.encap_overhead() > 0 => None,
-        _ => slot.next_hop.as_ref().map(|hop| hop.interface),
+        _ => slot.hop(flow_hash).map(|hop| hop.interface),
     }
 }
 

@@ -13,12 +13,12 @@ use crate::{
 /// The result of a lookup in a Maglev table or a consistent-hash ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// The slot of the backend.
+    /// The slot of the selected backend.
     pub slot: SlotId,
-    /// The index of the table entry or ring point that selected the backend.
+    /// The index of the table entry or ring point that refers to the backend.
     pub entry: u32,
-    /// The number of table entries that were tried first and skipped, because their backends are
-    /// not serving. For a ring, the value is 1 if any point was skipped.
+    /// The number of table entries that were tried before this one and skipped because their
+    /// backends are not serving. For a ring, the value is 1 if any point was skipped.
     pub rehashed: u8,
 }
 
@@ -62,9 +62,9 @@ pub enum Decision {
     },
     /// The packet is an ICMP packet to a VIP. ICMP packets to a VIP are not part of a flow.
     Icmp {
-        /// `true` if the ICMP version matches the address family. Echo requests are then answered
-        /// in place, and an ICMP error is sent to the backend of the quoted flow. If the value is
-        /// `false`, all packets are dropped with the reason [`DropReason::Icmp`].
+        /// `true` if the ICMP version matches the address family. In this case, echo requests are
+        /// answered in place, and ICMP errors are forwarded to the backend of the quoted flow. If
+        /// the value is `false`, all packets are dropped with the reason [`DropReason::Icmp`].
         ///
         /// [`DropReason::Icmp`]: crate::DropReason::Icmp
         echo: bool,
@@ -113,9 +113,9 @@ impl Snapshot {
 
     /// Selects a serving backend of a pool.
     ///
-    /// If the selected backend is not serving, the hash is rehashed and the table is tried again,
-    /// with the same result on every machine. If 17 tries fail, all backends are checked in rank
-    /// order. This search starts at the backend of the last try.
+    /// If the selected backend is not serving, the table is tried again with the rehashed hash,
+    /// which gives the same result on every machine. After 17 failed tries, all backends are
+    /// checked in rank order, starting at the backend of the last try.
     ///
     /// # Source
     /// Maglev paper §3.1, §3.4.
@@ -126,7 +126,7 @@ impl Snapshot {
     }
 
     /// Returns the backend that the first table lookup selects, and the index of its table entry.
-    /// Returns `None` if this backend is not serving, which is rare.
+    /// Returns `None` in the rare case that this backend is not serving.
     #[inline(always)]
     pub(crate) fn select_first(&self, pool: &PoolTable, hash: u64) -> Option<(SlotId, u32)> {
         let table = pool.table.as_deref()?;
@@ -194,8 +194,8 @@ fn walk(pool: &PoolTable, entry: u32, from: usize, serves: impl Fn(SlotId) -> bo
     Some(Selection { slot: *pool.slots.get(rank)?, entry, rehashed: MAX_REHASH + 1 })
 }
 
-/// Returns the first candidate for a hash that `serves` accepts. `table` contains ranks of the
-/// pool's backends.
+/// Returns the first candidate for a hash that `serves` accepts. The entries of `table` are ranks
+/// of the pool's backends.
 #[inline]
 pub(crate) fn select_on(
     table: &Table,
@@ -227,7 +227,7 @@ pub(crate) fn flow_key(service: &Service, hash: u64) -> u64 {
 }
 
 impl Service {
-    /// Returns the key of a flow of this service in the connection table.
+    /// Returns the key under which the connection table stores a flow to this service.
     #[must_use]
     pub fn flow_key(&self, hasher: &FlowHasher, flow: &Flow) -> u64 {
         flow_key(self, hasher.hash(self.policy, flow))

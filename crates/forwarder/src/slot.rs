@@ -1,5 +1,5 @@
-//! Backends in the form that packet threads use: slots, slot states, outer headers, and the Maglev
-//! tables of pools. Services, which refer to pools, are in `parts`.
+//! Data structures that describe backends to packet threads: slots, slot states, outer headers, and
+//! the Maglev tables of pools. Services, which refer to pools, are in `parts`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use std::sync::Arc;
 use maglev_hash::Table;
 use packet::{Family, Mac, Template};
 
-use crate::{InterfaceId, Tagging};
+use crate::{InterfaceId, Spread, Tagging};
 
-/// The number of a configuration generation. The first generation of a process is 1, and each new
+/// The number of a configuration generation. A process starts with generation 1, and each new
 /// generation is one higher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(pub u64);
@@ -52,7 +52,7 @@ pub struct NextHop {
     pub source: Mac,
     /// The outgoing interface.
     pub interface: InterfaceId,
-    /// The rule for VLAN tags of the frames.
+    /// The VLAN tagging rule for outgoing frames.
     pub tagging: Tagging,
 }
 
@@ -65,9 +65,8 @@ impl NextHop {
     }
 }
 
-/// The action for a packet that exceeds the path MTU and does not have the DF flag. For a packet
-/// with DF and for an IPv6 packet, the sender receives an ICMP error that reports the maximum
-/// packet size.
+/// The action for an IPv4 packet without the DF flag that exceeds the path MTU. In all other cases,
+/// the sender receives an ICMP error that reports the maximum packet size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooBig {
     /// The packet is dropped and counted.
@@ -80,7 +79,7 @@ pub enum TooBig {
     FragmentOuter,
 }
 
-/// The method of forwarding packets to a slot.
+/// The method by which packets are forwarded to a slot.
 #[derive(Clone, Debug)]
 pub enum Forwarding {
     /// Only the MAC addresses are changed.
@@ -102,11 +101,15 @@ pub struct Slot {
     pub backend: Arc<str>,
     /// The address of the backend. Encapsulated packets are sent to this address.
     pub address: IpAddr,
-    /// The method of forwarding packets to the backend.
+    /// The method by which packets are forwarded to the backend.
     pub forwarding: Forwarding,
-    /// The next hop toward the backend, or `None` while it is not resolved.
+    /// The next hop toward the backend, or `None` while it is not resolved. If `spread` is set, one
+    /// of its hops.
     pub next_hop: Option<NextHop>,
-    /// The path MTU to the backend: the maximum size of the outer IP packet, in bytes.
+    /// The next hops toward the backend if there are several, or `None` if there is at most one.
+    pub spread: Option<Spread>,
+    /// The path MTU to the backend: the maximum size of the outer IP packet, in bytes. With several
+    /// next hops, the smallest of their MTUs.
     pub mtu: u16,
     /// The action for packets that exceed the path MTU.
     pub too_big: TooBig,
@@ -123,6 +126,16 @@ impl Slot {
         }
     }
 
+    /// Returns the next hop of a flow.
+    #[must_use]
+    #[inline]
+    pub fn hop(&self, flow_hash: u64) -> Option<&NextHop> {
+        match &self.spread {
+            None => self.next_hop.as_ref(),
+            Some(spread) => spread.hops().get(spread.place(flow_hash)),
+        }
+    }
+
     /// Returns the outer headers for an inner packet of this address family. Returns `None` for L2
     /// forwarding.
     #[must_use]
@@ -136,8 +149,8 @@ impl Slot {
     }
 }
 
-/// A pool with its Maglev table. All services that use the pool share this structure. Each backend
-/// of a pool has a rank, which is its index in the lists of this structure.
+/// A pool with its Maglev table. All services that use the pool share this structure. The rank of a
+/// backend is its index in the lists of this structure.
 #[derive(Debug)]
 pub struct PoolTable {
     /// The name of the pool.

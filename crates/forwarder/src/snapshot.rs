@@ -1,7 +1,7 @@
 //! The snapshot: one generation of the configuration in the form that packet threads use. A
 //! snapshot is immutable. The control plane builds a snapshot and publishes it through
-//! [`crate::Live`]. Snapshots share large parts through `Arc`. Little data is therefore copied when
-//! a health state or a next hop changes.
+//! [`crate::Live`]. Snapshots share large parts through `Arc`, so that a change of a health state
+//! or next hop copies little data.
 //!
 //! [`Snapshot::new`] checks that all references to services, slots and ranks in a snapshot are
 //! valid.
@@ -18,8 +18,8 @@ use packet::{Family, LinkHeader, Prepared, Template};
 use crate::filter::{Filter, MAX_ENCAP_OVERHEAD, filter};
 use crate::keyed::{KeyPath, Keyed};
 use crate::parts::{Binding, NextHopMode, Parts, Service, VipAddress};
-use crate::slot::{Forwarding, Generation, PoolTable, Slot, SlotId, SlotState, THIS_MACHINE};
-use crate::{FlowHasher, GuardId, InterfaceId, Prefix, Tagging, Trace, TunnelSource};
+use crate::slot::{Forwarding, Generation, NextHop, PoolTable, Slot, SlotId, SlotState, THIS_MACHINE};
+use crate::{FlowHasher, GuardId, InterfaceId, Prefix, Spread, Tagging, Trace, TunnelSource};
 
 /// One generation of the configuration, in the form that packet threads use.
 #[derive(Clone)]
@@ -30,9 +30,13 @@ pub struct Snapshot {
     pub(crate) services: Arc<[Service]>,
     pub(crate) slots: Arc<[Slot]>,
     /// The prepared headers, two entries per slot: first for IPv4 and then for IPv6 inner packets.
+    /// A slot with several next hops has no headers here, but in `spread_headers`.
     headers: Arc<[Prepared<InterfaceId>]>,
-    // The states are stored separately from the slots. A health state change with 100,000 slots
-    // therefore copies only one byte per slot.
+    /// The prepared headers of slots with several next hops, indexed by slot: two entries per hop.
+    /// Empty if no slot has several next hops.
+    spread_headers: Arc<[Box<[Prepared<InterfaceId>]>]>,
+    // The states are stored separately from the slots, so that a health state change copies only
+    // one byte per slot.
     pub(crate) states: Arc<[SlotState]>,
     pub(crate) next_hop: NextHopMode,
     pub(crate) trace: Option<Arc<Trace>>,
@@ -68,6 +72,7 @@ impl Snapshot {
             vips: Arc::new(vips),
             services: parts.services.into(),
             headers: prepared(&parts.slots, &parts.next_hop),
+            spread_headers: spread_headers(&parts.slots, &parts.next_hop),
             slots: parts.slots.into(),
             states: parts.states.into(),
             next_hop: parts.next_hop,
@@ -82,7 +87,7 @@ impl Snapshot {
         })
     }
 
-    /// Returns the number of the configuration that this snapshot was compiled from.
+    /// Returns the generation number of this snapshot.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
@@ -99,6 +104,22 @@ impl Snapshot {
     #[inline(always)]
     pub(crate) fn headers(&self, slot: SlotId, inner: Family) -> Option<&Prepared<InterfaceId>> {
         self.headers.get(slot.0 as usize * 2 + usize::from(inner == Family::V6))
+    }
+
+    /// Returns the prepared headers for a flow of a slot with several next hops, and the length of
+    /// the outer headers. Returns `None` for other slots, and for an inner packet that is too long.
+    #[inline(never)]
+    pub(crate) fn headers_of_flow(
+        &self,
+        slot: SlotId,
+        inner: Family,
+        flow_hash: u64,
+        inner_len: u16,
+    ) -> Option<(&Prepared<InterfaceId>, usize)> {
+        let of_slot = self.spread_headers.get(slot.0 as usize)?;
+        let place = self.slots.get(slot.0 as usize)?.spread.as_ref()?.place(flow_hash);
+        let headers = of_slot.get(place * 2 + usize::from(inner == Family::V6))?;
+        Some((headers, headers.overhead(inner_len)?))
     }
 
     /// Returns all services.
@@ -127,8 +148,8 @@ impl Snapshot {
     }
 
     /// Returns the addresses whose packets XDP redirects to packet threads. Each address has an
-    /// encapsulation overhead in bytes. If the backends of an address need different overheads,
-    /// this is the overhead with the largest total weight.
+    /// encapsulation overhead in bytes. If an address has backends with different overheads, this
+    /// is the overhead with the largest total weight.
     #[must_use]
     pub fn filter(&self) -> &[(IpAddr, u8)] {
         &self.filter.addresses
@@ -148,8 +169,8 @@ impl Snapshot {
     }
 
     /// Returns the peer that collects the fragments with this hash, or `None` if this machine
-    /// collects them. Peers that are not serving are skipped by rehashing, with the same result on
-    /// every machine.
+    /// collects them. Peers that are not serving are skipped by rehashing, which gives the same
+    /// result on every machine.
     #[must_use]
     pub(crate) fn peer(&self, hash: u64) -> Option<SlotId> {
         let peers = self.peers.as_deref()?;
@@ -191,8 +212,8 @@ impl Snapshot {
         self.own.contains(&address)
     }
 
-    /// Returns this machine's source address for its own packets of an address family. Returns
-    /// `None` if the machine has no address of that family.
+    /// Returns the source address for packets of an address family that this machine originates.
+    /// Returns `None` if the machine has no address of that family.
     #[must_use]
     pub fn own_address(&self, family: Family) -> Option<IpAddr> {
         self.own.iter().copied().find(|own| own.is_ipv4() == (family == Family::V4))
@@ -201,7 +222,7 @@ impl Snapshot {
     /// Returns the prefixes that XDP redirects in addition to the addresses of [`Self::filter`].
     /// The prefixes are disjoint, and their number is at most
     /// [`FILTER_PREFIXES`](crate::FILTER_PREFIXES). Each prefix has an encapsulation overhead in
-    /// bytes. If the backends of a prefix need different overheads, this is the overhead with the
+    /// bytes. If a prefix has backends with different overheads, this is the overhead with the
     /// largest total weight. Aggregated prefixes can cover addresses that are not in any prefix
     /// group.
     #[must_use]
@@ -209,14 +230,14 @@ impl Snapshot {
         &self.filter.prefixes
     }
 
-    /// Returns the rule that selects the destination MAC address of outgoing frames.
+    /// Returns how the destination MAC address of outgoing frames is selected.
     #[must_use]
     pub fn next_hop_mode(&self) -> &NextHopMode {
         &self.next_hop
     }
 
-    /// Returns a copy of this snapshot with the same generation and another configuration for trace
-    /// reports. `None` disables trace reports.
+    /// Returns this snapshot with a different configuration for trace reports and the same
+    /// generation. `None` disables trace reports.
     #[must_use]
     pub fn with_trace(self, trace: Option<Trace>) -> Self {
         Self { trace: trace.map(Arc::new), ..self }
@@ -237,7 +258,7 @@ impl Snapshot {
             || self.proxied.binary_search(source).is_ok()
     }
 
-    /// Returns a copy of this snapshot with the same generation and other slot states. The Maglev
+    /// Returns a copy of this snapshot with new slot states and the same generation. The Maglev
     /// tables stay the same, and rehashing skips slots that are not serving.
     ///
     /// # Errors
@@ -252,8 +273,8 @@ impl Snapshot {
         Ok(Self { states: states.into(), ..self.clone() })
     }
 
-    /// Returns a copy of this snapshot with the same generation, and with other forwarding data and
-    /// next hops for its slots.
+    /// Returns a copy of this snapshot with new slots, a new next-hop mode, and the same
+    /// generation.
     ///
     /// # Errors
     /// Returns [`SnapshotError::NoSuchSlot`] if the number of slots changes.
@@ -262,11 +283,12 @@ impl Snapshot {
             return Err(SnapshotError::NoSuchSlot(slots.len()));
         }
         let headers = prepared(&slots, &next_hop);
-        Ok(Self { headers, slots: slots.into(), next_hop, ..self.clone() })
+        let spread_headers = spread_headers(&slots, &next_hop);
+        Ok(Self { headers, spread_headers, slots: slots.into(), next_hop, ..self.clone() })
     }
 
-    /// Returns a copy of this snapshot with the same generation and other pools for its services.
-    /// Addresses, ports and the XDP filter stay the same.
+    /// Returns a copy of this snapshot with new services and the same generation. Addresses, ports
+    /// and the XDP filter stay the same.
     ///
     /// # Errors
     /// Returns [`SnapshotError::NoSuchService`] if the number of services changes. If a pool is
@@ -315,7 +337,7 @@ pub enum SnapshotError {
     #[error("pool {0} has a table, slots and weights of different lengths")]
     PoolShape(String),
     /// Two services have overlapping bindings for the same address and protocol, and neither
-    /// binding is more specific.
+    /// binding is more specific than the other.
     #[error("{0} and {1} claim the same address, protocol and port")]
     Clash(String, String),
     /// The number of slots or a service ID exceeds the limit of 2²⁴ - 1.
@@ -332,19 +354,36 @@ pub enum SnapshotError {
     TooManyGuards,
 }
 
-/// Returns the prepared headers of all slots. A slot has prepared headers only if its packets go to
-/// the slot's own next hop and keep their VLAN tags.
+/// Returns the prepared headers of all slots with one next hop.
 fn prepared(slots: &[Slot], mode: &NextHopMode) -> Arc<[Prepared<InterfaceId>]> {
-    let of = |slot: &Slot, family: Family| {
-        let hop = slot.next_hop.as_ref().filter(|hop| hop.tagging == Tagging::Keep);
-        let by_router = matches!(mode, NextHopMode::Reflect { .. }) && slot.encap_overhead() > 0;
-        let Some(hop) = hop.filter(|_| !by_router) else { return Prepared::none(InterfaceId(0)) };
+    let only = |slot: &Slot| slot.next_hop.clone().filter(|_| slot.spread.is_none());
+    slots.iter().flat_map(|slot| headers_by(slot, only(slot).as_ref(), mode)).collect()
+}
+
+/// Returns the prepared headers of all slots with several next hops.
+fn spread_headers(slots: &[Slot], mode: &NextHopMode) -> Arc<[Box<[Prepared<InterfaceId>]>]> {
+    if slots.iter().all(|slot| slot.spread.is_none()) {
+        return Arc::default();
+    }
+    let of = |slot: &Slot| {
+        let hops = slot.spread.iter().flat_map(Spread::hops);
+        hops.flat_map(|hop| headers_by(slot, Some(hop), mode)).collect()
+    };
+    slots.iter().map(of).collect()
+}
+
+/// Returns the prepared headers of a slot for one next hop. Headers are prepared only if packets go
+/// to the slot's own next hop and keep their VLAN tags.
+fn headers_by(slot: &Slot, hop: Option<&NextHop>, mode: &NextHopMode) -> [Prepared<InterfaceId>; 2] {
+    let by_router = matches!(mode, NextHopMode::Reflect { .. }) && slot.encap_overhead() > 0;
+    let hop = hop.filter(|hop| hop.tagging == Tagging::Keep && !by_router);
+    [Family::V4, Family::V6].map(|family| {
+        let Some(hop) = hop else { return Prepared::none(InterfaceId(0)) };
         let template = slot.template(family);
         let ethertype = template.map_or(family.ethertype(), Template::ethertype);
         let link = LinkHeader { dst: hop.destination, src: hop.source, ethertype };
         Prepared::new(link, template, slot.mtu, hop.interface)
-    };
-    slots.iter().flat_map(|slot| [of(slot, Family::V4), of(slot, Family::V6)]).collect()
+    })
 }
 
 fn has_upstream_requests(services: &[Service]) -> bool {
@@ -427,8 +466,8 @@ fn check_groups(parts: &Parts) -> Result<(), SnapshotError> {
     Ok(())
 }
 
-/// Checks the pools of all services. A pool that several services share is checked once, and pools
-/// in `seen` are skipped.
+/// Checks the pools of all services. Skips pools in `seen`, so that a pool of several services is
+/// checked only once.
 fn check_pools(
     services: &[Service],
     slots: usize,

@@ -1,5 +1,5 @@
 //! The source port pool: the UDP ports from which this machine sends upstream requests. Each port
-//! belongs to one packet thread, on all queues and for the lifetime of the process.
+//! belongs to one packet thread for the lifetime of the process, regardless of the queue.
 //! `pipeline/gather` sends upstream requests, and `datapath` reserves the ports.
 
 use std::ops::RangeInclusive;
@@ -10,14 +10,14 @@ use crate::ThreadId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourcePorts {
     first: u16,
-    /// The number of ports per thread, at least 1.
+    /// The number of ports per thread, which is at least 1.
     share: u16,
     threads: u16,
 }
 
 impl SourcePorts {
-    /// Divides `ports` among `threads` threads. Ports that remain after the division are not used.
-    /// Returns `None` if there are fewer ports than threads.
+    /// Divides `ports` among `threads` threads. Leftover ports are not used. Returns `None` if
+    /// there are fewer ports than threads.
     #[must_use]
     pub fn new(ports: &RangeInclusive<u16>, threads: u16) -> Option<Self> {
         let threads = threads.max(1);

@@ -1,7 +1,6 @@
 //! The counters of a packet thread. Only that thread writes its [`ThreadCounters`]. Other threads
-//! read the counters and add the values of all packet threads. The structure as a whole is aligned
-//! to cache lines, but individual counters are not. The crate `counters` defines the names and
-//! descriptions.
+//! read the counters and sum the values of all packet threads. The structure is aligned to cache
+//! lines, but individual counters are not. The crate `counters` defines the names and descriptions.
 //!
 //! After each batch, `rx + from_threads + originated = tx + replies + to_threads + taken + drops +
 //! held`.
@@ -14,10 +13,11 @@ use crate::{DropReason, TraceRefusal};
 /// The packet, byte and flow counters of one service or backend.
 #[derive(Debug, Default)]
 pub struct PairCounter {
-    /// The number of packets forwarded for the service or to the backend. Packets that are dropped
-    /// later because a transmit ring is full are included, and are also counted in `tx_full`.
+    /// The number of packets forwarded for the service or to the backend. The number includes
+    /// packets that are later dropped because a transmit ring is full, which are also counted in
+    /// `tx_full`.
     pub packets: Counter,
-    /// The number of bytes in these packets as received, including the Ethernet header.
+    /// The total length of these packets as received, in bytes, including Ethernet headers.
     pub bytes: Counter,
     /// The number of times that a backend was chosen for a flow. The number includes new flows,
     /// flows that moved to another backend, and each packet of an untracked flow.
@@ -106,7 +106,8 @@ impl ThreadCounters {
         self.drops.get(reason.index()).map_or(0, Counter::read)
     }
 
-    /// Counts a request to a keyed service. `verb` is the number of its command.
+    /// Counts a request to a keyed service. `verb` is the index of its command in the list of
+    /// commands.
     #[inline]
     pub(crate) fn request(&self, verb: u8) {
         if let Some(counter) = self.verbs.get(usize::from(verb)) {
@@ -151,8 +152,8 @@ impl ThreadCounters {
 /// The number of entries in `batch_sizes`. The last entry counts batches of 2⁹ or more packets.
 const BATCH_SIZES: usize = 10;
 
-/// The totals for the counter invariant `came = left + held`. Totals of several threads can be
-/// added.
+/// The totals for the counter invariant `came = left + held`. The totals of several threads can be
+/// summed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// The number of packets that were received, taken over from other threads, or originated by

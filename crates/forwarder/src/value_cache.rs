@@ -1,5 +1,5 @@
-//! The cache of a packet thread for the values of hot keys. For each fetch, this module also stores
-//! the VIP that it belongs to. `pipeline::cache` answers requests from the cache and sends fetches.
+//! The cache of a packet thread for the values of hot keys. This module also stores the VIP to
+//! which each fetch belongs. `pipeline::cache` answers requests from the cache and sends fetches.
 //! `kv_switch::Cache` stores values and leases.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

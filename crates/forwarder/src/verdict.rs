@@ -1,5 +1,5 @@
 //! The interface between a forwarder and its driver. A driver (AF_XDP, memory, pcap) owns the
-//! frames and moves them as the verdicts require. The forwarder only rewrites packet bytes and
+//! frames and moves them as the verdicts require. A forwarder only rewrites packet bytes and
 //! updates its own state. [`Forward`] is a trait so that driver tests can use simpler forwarders
 //! than the pipeline.
 
@@ -13,15 +13,14 @@ use crate::{DropReason, HandoffReason, Packet, ThreadId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HoldSlot(pub u32);
 
-/// The verdict for one packet. No variant passes a packet to the kernel, because only the XDP
-/// program passes packets to the kernel.
+/// The verdict for one packet. There is no variant that passes a packet to the kernel, which only
+/// the XDP program can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a frame is lost if its verdict is ignored"]
 pub enum Verdict {
     /// Send the frame. The forwarder has moved the frame to the start of its buffer.
     Tx,
-    /// Send the frame back to the host that sent it. The forwarder has turned the frame into a
-    /// reply in place.
+    /// Send the frame back to its sender. The forwarder has turned the frame into a reply in place.
     Reply,
     /// Keep the frame in this hold slot until `poll` releases it.
     Hold(HoldSlot),
@@ -46,7 +45,8 @@ pub enum FragmentStep {
     Failed(DropReason),
 }
 
-/// The reason why a packet from this machine was not sent. The frame has been released.
+/// The reason why a packet that this machine originated was not sent. The frame of this packet has
+/// been released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotSent {
     /// No frame was free, so `build` was not called.
@@ -58,11 +58,11 @@ pub enum NotSent {
     NoRoom,
 }
 
-/// The operations of a driver that `poll` can use.
+/// The driver operations that `poll` can use.
 pub trait Outlet {
-    /// Sends a packet from this machine. `build` writes the packet to the front of a free frame,
-    /// sets the outgoing interface, and returns `true` if the packet is to be sent. The packet
-    /// initially spans the whole buffer.
+    /// Sends a packet that this machine originates. `build` writes the packet to the front of a
+    /// free frame, sets the outgoing interface, and returns `true` if the packet is to be sent. The
+    /// packet initially spans the whole buffer.
     ///
     /// # Errors
     /// Returns [`NotSent`] if the packet was not sent.
@@ -81,8 +81,8 @@ pub trait Outlet {
     /// function does nothing.
     ///
     /// In the counters, the first fragment is counted as the held packet, and all further fragments
-    /// as originated packets. If there are no free frames or the transmit ring is full, the
-    /// remaining fragments are not sent, and the held packet is counted as dropped.
+    /// as originated packets. If no frame is free or the transmit ring is full, the remaining
+    /// fragments are not sent, and the held packet is counted as dropped.
     fn split(&mut self, slot: HoldSlot, carve: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> FragmentStep);
 }
 
@@ -99,14 +99,13 @@ pub trait Forward {
     /// between batches.
     fn poll(&mut self, now: Now, outlet: &mut dyn Outlet);
 
-    /// Returns `true` if a request from the control plane is waiting for the next call of `poll`.
+    /// Returns `true` if a request from the control plane is waiting for the next call to `poll`.
     fn is_asked(&self) -> bool {
         false
     }
 
     /// Returns the time at which `poll` must run next if no packets arrive, or `None` if no work is
-    /// scheduled. Work that can wait for the driver's next regular call of `poll` need not be
-    /// reported.
+    /// scheduled. Ignores work that can wait for the driver's next regular call to `poll`.
     fn next_due(&self) -> Option<Now> {
         None
     }

@@ -1,6 +1,6 @@
 //! Checks with a counting allocator that the pipeline does not allocate or free memory. The cases
 //! are packets, new flows, published snapshots and control-plane requests. These tests are a
-//! separate program, because the allocator counts for all threads of the process.
+//! separate program, because the allocator counts the allocations of all threads in the process.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests panic on unexpected values")]
 
@@ -22,7 +22,7 @@ mod bed;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Adds source lists and limits that refuse some of the packets.
+/// Adds source lists and limits that cause some of the packets to be refused.
 fn guard_all(parts: &mut Parts) {
     let guard = Guard {
         deny: Some(Arc::new(PrefixSet::new([(ip("198.51.100.9"), 32), (ip("2001:db8:1::"), 48)]))),
@@ -182,7 +182,7 @@ fn asking() -> PipelineConfig {
     }
 }
 
-/// Proxies requests. Two of three receive a reply, the others time out.
+/// Proxies requests. Two of three requests receive a reply, and the others time out.
 fn passing_through_allocates_and_frees_nothing() {
     let mut bed = Bed::with(keyed(KeyPath::Through { timeout: 4 }, None), asking());
     let get = udp("198.51.100.7", 40_000, VIP4, 11_211, b"\0\x01\0\0\0\x01\0\0get key\r\n");
@@ -388,8 +388,7 @@ fn a_running_pipeline_allocates_and_frees_nothing() {
         .collect();
     let changed = vec![SlotState::Down, SlotState::Serving, SlotState::Serving];
     let next = bed.live.current().with_states(changed).unwrap();
-    // The snapshot is published outside the measured region. The pipeline loads it inside the
-    // region.
+    // The snapshot is published outside the measured region, and loaded by the pipeline inside it.
     bed.live.publish(next);
     let flow = Flow::new((ip("198.51.100.7"), 5), (ip(VIP4), 80), 6).unwrap();
     bed.port.ask(Request::Where(flow)).unwrap();
@@ -397,8 +396,8 @@ fn a_running_pipeline_allocates_and_frees_nothing() {
         Request::List { filter: FlowFilter::All, from: Default::default(), buffer: Vec::with_capacity(512) };
     bed.port.ask(list).unwrap();
     bed.port.ask(Request::Count { from: Default::default(), buffer: Vec::with_capacity(512) }).unwrap();
-    // The tap has fewer records than packets are captured. The tap is removed inside the measured
-    // region and freed outside.
+    // The tap has fewer records than the number of captured packets. The tap is removed inside the
+    // measured region and freed outside.
     let size = TapSize { snap: 256, records: 100, batch: 64 };
     let (tap, mut catch) = capture_tap(CaptureFilter::default(), size);
     bed.port.ask(Request::Capture(Some(tap))).unwrap();

@@ -1,4 +1,4 @@
-//! Processes fragments of datagrams out of order, and prints how many of them were held, forwarded
+//! Processes fragments that arrive out of order, and prints how many fragments were held, forwarded
 //! and expired.
 
 use fragment_table::{Config, ConfigError, Extent, Fate, First, Fragment, FragmentTable, Key, Later, Millis};

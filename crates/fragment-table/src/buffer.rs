@@ -10,7 +10,7 @@ use crate::{NONE, filled};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HoldSlot(pub u32);
 
-/// The action that the caller must take for a released frame.
+/// The action that the caller must perform for a released frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate<D> {
     /// The first fragment arrived. The caller must apply this decision to the frame.
@@ -78,8 +78,8 @@ impl<D: Copy> Buffer<D> {
     /// Queues all held fragments of a datagram for release.
     ///
     /// # Cost
-    /// One step per fragment. The fate of each fragment is stored with the fragment, because the
-    /// datagram may be removed before the fragment is released.
+    /// One step per fragment. The fate is stored with each fragment, because the datagram may be
+    /// removed before the fragment is released.
     pub(crate) fn queue(&mut self, list: List, fate: Fate<D>) {
         let (mut slot, mut queue) = (list.head, self.queue);
         while slot != NONE {

@@ -1,9 +1,9 @@
 //! A hash table that maps hashes to array indexes. Each hash selects a chain of indexes, and unused
 //! indexes are in a free list. The caller stores and compares the keys.
 //!
-//! Invariant: an index is in exactly one chain or in the free list. Every index below the capacity
-//! can be used. When all indexes are in use, a chain has at most one element on average. Only an
-//! attacker who knows the hash key can create long chains.
+//! Invariant: an index is in exactly one chain or in the free list. All indexes below the capacity
+//! can be in use at the same time, and even then a chain has at most one element on average. Only
+//! an attacker who knows the hash key can create long chains.
 
 use crate::{NONE, filled};
 
@@ -70,9 +70,9 @@ impl Chains {
         self.next[before] = after;
     }
 
-    /// Returns the chain of a hash. The caller may have used some bits of the hash to select the
-    /// thread or the machine. These bits are then equal in all hashes of this table. The
-    /// multiplication makes the chain depend on all bits.
+    /// Returns the chain of a hash. If the caller selects the thread or the machine by some bits of
+    /// the hash, these bits are the same in all hashes of this table. The multiplication makes the
+    /// chain depend on all bits.
     fn head(&self, hash: u64) -> usize {
         #[expect(clippy::cast_possible_truncation, reason = "below the number of heads")]
         {

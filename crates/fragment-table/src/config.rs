@@ -23,7 +23,7 @@ pub struct Config {
     /// The maximum number of held frames, 1 to 2^20, default 1,024. Each held frame occupies a
     /// frame in the frame pool of the driver.
     pub buffered: usize,
-    /// The maximum number of held frames of one datagram, 1 to 256 and at most `buffered`, default
+    /// The maximum number of held frames for one datagram, 1 to 256 and at most `buffered`, default
     /// 64. For comparison, a datagram of 64 KiB has 45 fragments of 1,500 bytes.
     pub per_datagram: usize,
     /// The maximum number of held frames from one source, 1 to `buffered`, default 128.
@@ -33,8 +33,8 @@ pub struct Config {
     ///
     /// The default is short, because a fast sender reuses the 65,536 IPv4 identifications within
     /// seconds (RFC 4963 §2), and the table would treat the next datagram with the same
-    /// identification as a conflict. The destination may use a longer timeout, because the table
-    /// does not reassemble datagrams.
+    /// identification as a conflict. The timeout may be shorter than the reassembly timeout of the
+    /// destination, because the table does not reassemble datagrams.
     pub lifetime: Duration,
 }
 
@@ -75,8 +75,9 @@ impl Config {
     }
 
     /// Returns the number of bytes that [`crate::FragmentTable::new`] allocates for a table with
-    /// decisions of type `D`. A datagram takes about 100 bytes plus a decision, and a held frame
-    /// about 50 bytes plus a decision. The configuration must have passed [`Config::check`].
+    /// decisions of type `D`. Each datagram takes about 100 bytes plus the size of a decision, and
+    /// each held frame takes about 50 bytes plus the size of a decision. The configuration must
+    /// have passed [`Config::check`].
     #[must_use]
     pub fn memory_bytes<D: Copy>(&self) -> usize {
         let places = self.places();
@@ -110,7 +111,7 @@ pub enum ConfigError {
     },
     /// The configured lifetime is out of its range.
     Lifetime(Duration),
-    /// The allocation of this number of bytes failed.
+    /// The table could not allocate this number of bytes.
     Memory(usize),
 }
 

@@ -1,18 +1,18 @@
 //! The counters of one table. The packet thread that owns the table reads and publishes them.
 //!
-//! Invariants: every call of `first` is counted as recorded, as a duplicate or as a conflict. Every
-//! call of `later` is counted as known, as held or as one of the three refusals. These equations
-//! always hold: `recorded = known datagrams + expired_known + evicted + replaced`, and `held = held
-//! frames + released + expired_frames`.
+//! Invariants: every call to `first` is counted as recorded, a duplicate or a conflict. Every call
+//! to `later` is counted as known, held or refused for one of three reasons. These equations always
+//! hold: `recorded = known datagrams + expired_known + evicted + replaced`, and `held = held frames
+//! + released + expired_frames`.
 
-/// Counts since the table was built. They wrap at 2^64.
+/// The counts of events since the table was built, which wrap at 2^64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// First fragments whose decision was recorded.
     pub recorded: u64,
-    /// First fragments with the same digest as the recorded one.
+    /// First fragments whose digest is the same as the recorded digest.
     pub duplicates: u64,
-    /// First fragments whose digest differs from the recorded one.
+    /// First fragments whose digest differs from the recorded digest.
     pub conflicts: u64,
     /// Complete datagrams that were replaced before they expired, because a new datagram with the
     /// same key arrived.
@@ -30,13 +30,14 @@ pub struct Counters {
     pub refused_source: u64,
     /// Later fragments that were refused because all hold slots were in use.
     pub refused_buffer: u64,
-    /// Datagrams that expired after their first fragment had arrived. Most datagrams end this way.
+    /// Datagrams that expired after their first fragment had arrived. This is how the entries of
+    /// most datagrams end.
     pub expired_known: u64,
     /// Datagrams that expired before their first fragment arrived.
     pub expired_waiting: u64,
     /// Held frames released because their first fragment did not arrive in time.
     pub expired_frames: u64,
     /// Datagrams with a decision that were evicted before they expired, to make room for a newer
-    /// one.
+    /// datagram.
     pub evicted: u64,
 }

@@ -5,25 +5,25 @@ use crate::buffer::List;
 /// The fields that all fragments of one datagram have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The source address. IPv4 addresses are IPv4-mapped (RFC 4291 §2.5.5.2), so an IPv4 address
-    /// cannot be confused with an IPv6 address.
+    /// The source address. IPv4 addresses are IPv4-mapped (RFC 4291 §2.5.5.2), so that an IPv4
+    /// address cannot be confused with an IPv6 address.
     pub source: [u8; 16],
     /// The destination address in the same format.
     pub destination: [u8; 16],
     /// The protocol number for IPv4. For IPv6, always use the same constant, because the fragments
     /// of one datagram may differ in their next header (RFC 8200 §4.5).
     pub protocol: u8,
-    /// The identification, which has 16 bits in IPv4 and 32 bits in IPv6.
+    /// The identification, which is 16 bits wide in IPv4 and 32 bits wide in IPv6.
     pub id: u32,
 }
 
 /// A time on a monotonic clock, in milliseconds since an origin that the caller chooses.
 ///
-/// If a table receives a time earlier than the latest one, it uses the latest one instead.
+/// If a table receives a time earlier than the latest time, it uses the latest time instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub u64);
 
-/// The range of bytes of a datagram that a fragment contains.
+/// The byte range of a datagram that a fragment contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// The offset of the fragment in bytes, 0 for the first fragment.
@@ -34,7 +34,7 @@ pub struct Extent {
     pub more: bool,
 }
 
-/// A fragment, as the caller describes it to the table.
+/// The caller's description of a fragment.
 #[derive(Clone, Copy, Debug)]
 pub struct Fragment<'a> {
     /// The key of the datagram.
@@ -45,7 +45,7 @@ pub struct Fragment<'a> {
     pub extent: Extent,
 }
 
-/// The number of bytes of a datagram that have arrived. Repeated bytes are counted twice, so a
+/// The number of bytes that have arrived for a datagram. Repeated bytes are counted twice, so a
 /// datagram with duplicates may be considered complete too early, but never too late.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Arrived {

@@ -1,5 +1,5 @@
-//! A queue of array indexes in insertion order. Every operation takes constant time, including the
-//! removal of an index in the middle.
+//! A queue of array indexes in insertion order. Every operation takes constant time, even the
+//! removal of an index from the middle.
 //!
 //! Invariant: an index is added only if it is not in the queue, and removed only if it is in the
 //! queue.

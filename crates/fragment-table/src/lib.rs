@@ -1,11 +1,11 @@
 //! A fixed-size table of fragmented datagrams for one packet thread. The caller decides where to
-//! forward the first fragment of a datagram, and the table returns this decision for the later
-//! fragments. A later fragment that arrives before the first one is held.
+//! forward the first fragment of a datagram, and the table returns this decision for the datagram's
+//! later fragments. A later fragment that arrives before the first fragment is held.
 //!
 //! The caller passes the [`Key`] of the datagram with a keyed hash, the decision and the time
 //! ([`Millis`]). The caller also keeps the held frames, under the indexes that the table assigns
 //! ([`HoldSlot`]). The table allocates its memory once. If the first fragment of a datagram in the
-//! table is missing, at least one other fragment of it is held.
+//! table is missing, at least one later fragment is held.
 //!
 //! The table follows §4.3 of the Maglev paper (Eisenbud et al., NSDI 2016) and the fragmentation
 //! rules of RFC 791 §3.2 and RFC 8200 §4.5.
@@ -55,8 +55,8 @@ pub use table::{First, FragmentTable, Later, Refusal, Release};
 
 use chains::Chains;
 
-/// Returns a boxed slice of `len` copies of `value`, or `None` if the allocation fails. The
-/// function writes to every page, so that no packet causes a page fault.
+/// Returns a boxed slice with `len` copies of `value`, or `None` if the allocation fails. Writes to
+/// every page, so that no packet causes a page fault later.
 fn filled<T: Clone>(len: usize, value: T) -> Option<Box<[T]>> {
     let mut room = Vec::new();
     room.try_reserve_exact(len).ok()?;
@@ -67,7 +67,7 @@ fn filled<T: Clone>(len: usize, value: T) -> Option<Box<[T]>> {
 /// The end of a linked list of array indexes.
 const NONE: u32 = u32::MAX;
 
-/// Compiles the example of the README as a test.
+/// Compiles the example in the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

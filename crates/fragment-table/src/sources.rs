@@ -1,9 +1,9 @@
 //! Counts the held frames of each source.
 //!
 //! The counts are exact and use a fixed amount of memory. A source is stored only while it has a
-//! held frame, so there are never more sources than hold slots. If sources were counted
-//! approximately, per hash bucket, one source could block other sources in its bucket. Two sources
-//! share a count only if all 64 bits of their hashes are equal.
+//! held frame, so there are never more sources than hold slots. With approximate counts per hash
+//! bucket, one source could block other sources in its bucket. Here, two sources share a count only
+//! if all 64 bits of their hashes are the same.
 //!
 //! Invariant: the sum of the counts is the number of hold slots in use.
 

@@ -2,14 +2,14 @@
 //! later fragments. One thread owns a table, so there is no lock.
 //!
 //! A *known* datagram has a decision. A *waiting* datagram has no decision yet, because its first
-//! fragment is missing. Each kind has its own limit, and a datagram of one kind never displaces one
-//! of the other kind. If the table is full of known datagrams, the one that was recorded first is
-//! evicted. That datagram is most likely complete, because the fragments of a datagram arrive
-//! within milliseconds.
+//! fragment is missing. Each kind has a separate limit, and a datagram of one kind never displaces
+//! a datagram of the other kind. If the limit of known datagrams is reached, the datagram that was
+//! recorded first is evicted. This datagram is most likely complete, because the fragments of a
+//! datagram arrive within milliseconds.
 //!
 //! Each waiting datagram has at least one held frame. A frame is refused if its datagram, its
 //! source or the whole table has reached its limit of held frames. Waiting datagrams are never
-//! evicted. A flood of later fragments therefore cannot affect known datagrams.
+//! evicted. A flood of later fragments cannot affect known datagrams.
 
 use crate::buffer::{Buffer, Fate, HoldSlot, List};
 use crate::config::{Config, ConfigError};
@@ -33,8 +33,8 @@ pub enum First<D> {
     /// dropped. The recorded decision stays in force.
     ///
     /// If the recorded datagram is complete, a different first fragment is not a conflict but
-    /// begins the next datagram with the same key. Keys are repeated because IPv4 identifications
-    /// have only 16 bits and are reused within the lifetime of a datagram.
+    /// begins the next datagram with the same key. Keys repeat because IPv4 identifications are
+    /// only 16 bits wide, so they are reused within the lifetime of a datagram.
     Conflict,
 }
 
@@ -64,23 +64,23 @@ pub enum Refusal {
     BufferFull,
 }
 
-/// A released hold slot, and the required action for its frame.
+/// A released hold slot, and what the caller must do with its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the frame in this hold slot must be forwarded or dropped"]
 pub struct Release<D> {
-    /// The hold slot. The caller must take the frame out of this slot before the next call of
+    /// The hold slot. The caller must take the frame out of this slot before the next call to
     /// [`FragmentTable::later`], which may assign the slot to another frame.
     pub slot: HoldSlot,
-    /// The required action for the frame.
+    /// The action that the caller must perform for the frame.
     pub fate: Fate<D>,
 }
 
 /// A fixed-size table of fragmented datagrams for one packet thread. `D` is the type of the
 /// caller's decision.
 ///
-/// Every `hash` parameter is a keyed 64-bit hash of the key (SipHash with a secret key). Equal keys
-/// must have equal hashes. The table compares complete keys, so it does not confuse datagrams with
-/// equal hashes.
+/// Every `hash` parameter is a keyed 64-bit hash of the key (SipHash with a secret key). Identical
+/// keys must have the same hash. The table compares complete keys, so it does not confuse datagrams
+/// with the same hash.
 #[derive(Debug)]
 pub struct FragmentTable<D> {
     config: Config,
@@ -98,8 +98,7 @@ pub struct FragmentTable<D> {
 }
 
 impl<D: Copy> FragmentTable<D> {
-    /// Builds a table. The constructor allocates all memory ([`Config::memory_bytes`]) and writes
-    /// to it.
+    /// Builds a table. Allocates all memory ([`Config::memory_bytes`]) and writes to it.
     ///
     /// # Errors
     /// Returns [`ConfigError`] if a value is out of range or the allocation fails.
@@ -125,7 +124,7 @@ impl<D: Copy> FragmentTable<D> {
     }
 
     /// Records the decision for a first fragment. If a decision is already recorded for the
-    /// datagram, returns the recorded one.
+    /// datagram, returns the recorded decision.
     ///
     /// `digest` is a 64-bit hash of the bytes that must be identical in a duplicate. A fragment
     /// with the same digest is treated as a duplicate. The table always has room, because it evicts
@@ -166,7 +165,7 @@ impl<D: Copy> FragmentTable<D> {
     /// /64 prefix.
     ///
     /// # Cost
-    /// Constant. If the datagram has expired, the cost equals that of [`FragmentTable::first`].
+    /// Constant. If the datagram has expired, the same as for [`FragmentTable::first`].
     pub fn later(&mut self, fragment: &Fragment<'_>, source: u64, now: Millis) -> Later<D> {
         let Fragment { key, hash, extent } = *fragment;
         let now = self.advance(now);
@@ -189,8 +188,7 @@ impl<D: Copy> FragmentTable<D> {
     /// Expires at most `budget` datagrams whose lifetime has passed, and returns the number of
     /// expired datagrams. Their held frames are queued for [`FragmentTable::release`].
     ///
-    /// Lookups never return an expired datagram. This call therefore affects only how long frames
-    /// are held.
+    /// Lookups never return expired datagrams, so this call affects only how long frames are held.
     ///
     /// # Cost
     /// Constant for each datagram, plus one step per held frame.
@@ -207,7 +205,7 @@ impl<D: Copy> FragmentTable<D> {
         ended
     }
 
-    /// Removes the oldest frame from the release queue. This call frees the hold slot of the frame.
+    /// Removes the oldest frame from the release queue and frees its hold slot.
     ///
     /// Call this function between batches, because a batch may contain a frame whose hold slot is
     /// already queued for release. [`FragmentTable::queued`] returns the number of queued frames.

@@ -27,7 +27,7 @@ fn table() -> Table {
     FragmentTable::new(&config()).unwrap()
 }
 
-/// A stand-in for a keyed hash (splitmix64).
+/// Replaces the keyed hash (splitmix64).
 fn hash(number: u64) -> u64 {
     let mut x = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -127,7 +127,7 @@ fn complete_datagram_is_replaced_by_next_with_same_key() {
     let mut table = table();
     let source = hash(1);
     let (key, hash) = (key(1, 1), hash_of(&key(1, 1)));
-    // The last fragment is held. The other fragments arrive after the first one.
+    // The last fragment is held. The other fragments arrive after the first fragment.
     assert!(matches!(
         table.later(&Fragment { key: &key, hash, extent: LAST }, source, Millis(0)),
         Later::Hold(_)
@@ -254,8 +254,8 @@ fn expiry_goes_from_the_oldest_on_within_its_budget() {
 #[test]
 fn eviction_removes_the_datagram_recorded_first() {
     let mut table = table();
-    // A later fragment of this datagram is the first packet of the test. The first fragment of this
-    // datagram arrives after those of the datagrams 1 to 3.
+    // A later fragment of this datagram is the first packet of the test, but its first fragment
+    // arrives after the first fragments of datagrams 1 to 3.
     let _ = hold(&mut table, key(9, 9), 0);
     for id in 1..=3 {
         assert_eq!(first(&mut table, key(1, id), 5, id, 1), First::Recorded);

@@ -1,5 +1,5 @@
 //! Checks with a counting allocator that `new` allocates all memory, and that it allocates exactly
-//! `Config::memory_bytes`. The test is a program of its own, because the allocator counts the
+//! `Config::memory_bytes`. The test is a separate program, because the allocator counts the
 //! allocations of all threads.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]

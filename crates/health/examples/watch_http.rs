@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::{Check, CheckKind, HttpCheck, Via};
-use health::{Dialer, Event, Health, TargetKey, Watched};
+use health::{CheckHops, Dialer, Event, Health, TargetKey, Watched};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -24,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Watched { key, slot: None, backend: "backend".into(), pools: vec!["pool".into()], serving: false };
 
     // The checks run on their own thread, which ends when `health` is dropped.
-    let (health, mut events) = Health::start(|_| Dialer::Direct)?;
+    let (health, mut events) = Health::start(|_, _| Dialer::Direct, CheckHops::default())?;
     health.watch(vec![watched]);
     while let Some(event) = events.recv().await {
         match event {
@@ -42,9 +42,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
                     }
                 }
             }
-            // These events cannot occur here. A local failure needs three backends in two pools,
-            // and this example flushes no server.
-            Event::LocalFailure(_) | Event::Flushed(_) => {}
+            // These events cannot occur here. A local failure needs three backends in two pools, and
+            // this example flushes no server and sets no next hops.
+            Event::LocalFailure(_) | Event::Flushed(_) | Event::Hops(_) => {}
         }
     }
     Ok(())

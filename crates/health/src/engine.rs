@@ -15,6 +15,7 @@ mod exchange;
 mod flights;
 mod flushes;
 mod health_states;
+mod hops;
 mod pace;
 mod record;
 mod registry;
@@ -38,7 +39,7 @@ pub use self::target::{HealthState, ProxiedTargetKey, TargetKey, TargetReport, W
 use self::exchange::Exchange;
 use self::registry::Registry;
 use self::runner::Runner;
-use crate::{Dialer, lock};
+use crate::{CheckHop, CheckHops, Dialer, HopNeighbour, lock};
 
 /// An event from the health thread.
 #[derive(Clone, Debug)]
@@ -54,6 +55,8 @@ pub enum Event {
     /// permission. `None` means that the target was probed again or is no longer watched. The
     /// health states do not change, because the backends may be healthy.
     Unable(Vec<(TargetKey, Option<String>)>),
+    /// Targets whose failing hops have changed.
+    Hops(Vec<FailingHops>),
     /// The latest result for each server that is being flushed.
     Flushed(Vec<Flushed>),
 }
@@ -67,6 +70,15 @@ pub struct StateChange {
     pub state: HealthState,
     /// The reason for the last failed attempt, if the target is down.
     pub why: Option<String>,
+}
+
+/// The failing hops of one target. The list is complete, and empty if the target was removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailingHops {
+    /// The target.
+    pub key: TargetKey,
+    /// The hops through which the check fails while it passes through another hop.
+    pub hops: Vec<HopNeighbour>,
 }
 
 /// A request to flush a memcached server, which removes all its entries.
@@ -103,21 +115,25 @@ pub struct Health {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The function that creates the dialer for a target.
-type Dialing = Box<dyn Fn(&Watched) -> Dialer + Send>;
+/// The function that creates the dialer for a target. With a hop, the dialer sends through this hop.
+type Dialing = Box<dyn Fn(&Watched, Option<&CheckHop>) -> Dialer + Send>;
 
 impl Health {
     /// Starts the health thread without targets. The thread calls `dialers` to create the dialer
     /// for a target. The thread calls this function when a target is added and when its slot,
-    /// backend or pools change. The function must not block.
+    /// backend or pools change, and at each attempt for each hop of a backend in `hops`. The
+    /// function must not block.
     ///
     /// # Errors
     /// Returns an error if the system cannot create the thread or its epoll instance.
-    pub fn start(dialers: impl Fn(&Watched) -> Dialer + Send + 'static) -> io::Result<(Self, Events)> {
-        Self::start_with(Box::new(dialers), most_attempts())
+    pub fn start(
+        dialers: impl Fn(&Watched, Option<&CheckHop>) -> Dialer + Send + 'static,
+        hops: CheckHops,
+    ) -> io::Result<(Self, Events)> {
+        Self::start_with(Box::new(dialers), hops, most_attempts())
     }
 
-    fn start_with(dialing: Dialing, most: usize) -> io::Result<(Self, Events)> {
+    fn start_with(dialing: Dialing, hops: CheckHops, most: usize) -> io::Result<(Self, Events)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let exchange = Arc::new(Exchange::default());
         let (stop, stopped) = oneshot::channel();
@@ -128,7 +144,7 @@ impl Health {
             runtime.block_on(async {
                 // The loop runs as its own task, because sockets can wake a task without a write to
                 // the eventfd of the runtime.
-                tokio::spawn(tokio::task::unconstrained(Runner::new(shared, dialing, most)));
+                tokio::spawn(tokio::task::unconstrained(Runner::new(shared, dialing, hops, most)));
                 tokio::spawn(flushes::carry_out(wanted, emptied));
                 let _ = stopped.await;
             });

@@ -89,7 +89,7 @@ async fn read_message(body: &mut RecvStream) -> Result<Vec<u8>, Failure> {
             return Err(Failure::malformed("gRPC response larger than 4 KiB"));
         }
         message.extend_from_slice(&piece);
-        // An error of the stream is returned by the next read.
+        // A stream error is returned by the next read.
         let _ = body.flow_control().release_capacity(piece.len());
     }
     Ok(message)

@@ -29,6 +29,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod attempt;
+mod check_hops;
 mod dial;
 mod dns;
 mod engine;
@@ -45,10 +46,11 @@ mod tls;
 mod tunnel;
 
 pub use self::attempt::attempt;
+pub use self::check_hops::{CheckHop, CheckHops, HopNeighbour};
 pub use self::dial::Dialer;
 pub use self::engine::{
-    Event, Events, Flush, Flushed, Health, HealthState, ProxiedTargetKey, StateChange, TargetKey,
-    TargetReport, Watched,
+    Event, Events, FailingHops, Flush, Flushed, Health, HealthState, ProxiedTargetKey, StateChange,
+    TargetKey, TargetReport, Watched,
 };
 pub use self::failure::Failure;
 pub use self::memcached::flush;

@@ -1,5 +1,6 @@
 //! Sends checks in the same way as client packets: with the encapsulation of the pool and with the
-//! VIP as destination.
+//! VIP as destination. Checks of a backend with several next hops use the tunnel too, because only
+//! the tunnel can send packets through a given hop.
 //!
 //! [`TunnelDialer`]s create sockets with a mark (`SO_MARK`). A routing rule directs marked packets
 //! to a TUN device. The module `pump` reads the packet from the device, and finds the slot for the
@@ -33,7 +34,7 @@ use routes::Routes;
 pub use routes::remove_leftovers;
 use senders::Senders;
 
-use crate::lock;
+use crate::{CheckHop, lock};
 
 /// The numbers that a tunnel uses in its network namespace. Other software must not use these
 /// numbers.
@@ -122,10 +123,20 @@ impl Tunnel {
         Ok(Self { shared, routes, pump: tokio::spawn(pump.run()) })
     }
 
-    /// Returns a dialer for `vip` on the backend of `slot`. The slot may have any state.
+    /// Returns a dialer for `vip` on the backend of `slot`. The slot may have any state. Packets go
+    /// through `hop`, or along the route that the kernel chooses.
     #[must_use]
-    pub fn dialer(&self, slot: SlotId, vip: IpAddr) -> TunnelDialer {
-        TunnelDialer::new(Arc::clone(&self.shared), slot, vip)
+    pub fn dialer(&self, slot: SlotId, vip: IpAddr, hop: Option<&CheckHop>) -> TunnelDialer {
+        TunnelDialer::new(Arc::clone(&self.shared), CheckPath { slot: Some(slot), hop: hop.cloned() }, vip)
+    }
+
+    /// Returns a dialer that sends packets without encapsulation to `backend` through `hop`. Returns
+    /// `None` if this machine has no address in the family of `backend`.
+    #[must_use]
+    pub fn direct(&self, backend: IpAddr, hop: &CheckHop) -> Option<TunnelDialer> {
+        self.shared.own.beside(backend)?;
+        let path = CheckPath { slot: None, hop: Some(hop.clone()) };
+        Some(TunnelDialer::new(Arc::clone(&self.shared), path, backend))
     }
 
     /// Returns the packet counters.
@@ -237,13 +248,22 @@ pub struct TunnelCounts {
     pub errors: u64,
 }
 
+/// The path of a check's packets.
+#[derive(Clone, Debug)]
+struct CheckPath {
+    /// The slot with the encapsulation, or `None` if the packets are not encapsulated.
+    slot: Option<SlotId>,
+    /// The next hop, or `None` if the kernel chooses it.
+    hop: Option<CheckHop>,
+}
+
 /// The state that dialers and the pump share.
 #[derive(Debug)]
 struct Shared {
     own: Own,
     mark: u32,
     live: Live,
-    ports: Ports,
+    ports: Ports<CheckPath>,
     counts: Mutex<TunnelCounts>,
 }
 

@@ -1,6 +1,6 @@
 //! Prints the IPVS rules that have no exact counterpart in a configuration, so that they can be
 //! checked by hand during a migration. Run the example as `ipvsadm -S -n | cargo run --example
-//! left_out`. The exit code is 1 if the configuration does not contain a rule at all.
+//! left_out`. The exit code is 1 if a rule is missing from the configuration.
 
 use std::io::Read;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Describes the differences between an IPVS rule and the configuration that replaces it.
 //!
 //! [`of_service`] and [`of_server`] return one line per difference, for rules that have a
-//! counterpart in the configuration. Module `translate` handles rules that are left out.
+//! counterpart in the configuration. The module `translate` handles rules that are left out.
 
 use config_text::words::quote;
 

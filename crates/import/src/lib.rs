@@ -1,10 +1,10 @@
-//! Converts IPVS rules to a TOML configuration. The input is the output of `ipvsadm -S -n`.
+//! Converts IPVS rules into a TOML configuration. The input is the output of `ipvsadm -S -n`.
 //!
 //! [`ipvs`] returns an [`Import`], which contains the configuration and a note for each rule that
-//! has no exact counterpart. If the text has invalid rules, [`ipvs`] returns all [`Problems`]
-//! instead. IPVS rules do not contain the name of the cluster, the hash key, machines, checks or
-//! routers, so the configuration has placeholders for these. The configuration is always valid,
-//! unless it exceeds the size limit of 16 MiB.
+//! has no exact counterpart. If the text contains invalid rules, [`ipvs`] returns all [`Problems`]
+//! instead. IPVS rules do not contain a cluster name, hash key, machines, checks or routers, so the
+//! configuration contains placeholders for them. The configuration is always valid, unless it
+//! exceeds the size limit of 16 MiB.
 //!
 //! ```
 //! let rules = "-A -t 203.0.113.10:80 -s mh\n-a -t 203.0.113.10:80 -r 198.18.1.1:80 -i -w 2\n";
@@ -43,18 +43,18 @@ pub struct Note {
     /// The line number of the rule, starting at 1.
     pub line: usize,
     /// `true` if the configuration does not contain the rule. If `false`, the configuration
-    /// contains a counterpart that differs from the rule.
+    /// contains a counterpart with differences.
     pub is_left_out: bool,
-    /// The description of the difference, in one line without control characters.
+    /// A one-line description of the difference, without control characters.
     pub words: String,
 }
 
-/// Converts the output of `ipvsadm -S -n` to a configuration. `file` is the file name in problem
+/// Converts the output of `ipvsadm -S -n` into a configuration. `file` is the file name in problem
 /// messages.
 ///
 /// # Errors
-/// Returns a problem for each line that is not a valid rule, at most 100. If the text has no rule,
-/// returns one problem.
+/// Returns a problem for each line that is not a valid rule, at most 100. Returns one problem if
+/// the text has no rules.
 ///
 /// # Cost
 /// `O(n log n)` in the length of the text.

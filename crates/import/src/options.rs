@@ -1,8 +1,8 @@
 //! The parser of one IPVS rule, which consists of a command and its options.
 //!
 //! [`Rule::read`] checks that each option is allowed for the command and occurs at most once.
-//! Module `rules` checks the values. Words are separated by white space, and quotes have no special
-//! meaning, as in `ipvsadm -R` (ipvsadm(8)).
+//! The module `rules` checks the values. Words are separated by white space, and quotes have no
+//! special meaning, as in `ipvsadm -R` (ipvsadm(8)).
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ impl Command {
     }
 }
 
-/// An option, independent of whether its long or short name was used.
+/// An option, regardless of whether it was given by its long or short name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     Tcp,
@@ -62,7 +62,7 @@ enum Value {
     Number,
 }
 
-/// The names of an option. Messages use the first one.
+/// The names of an option, of which messages use the first.
 struct Spelling {
     key: Key,
     names: &'static [&'static str],
@@ -171,8 +171,8 @@ impl<'t> Rule<'t> {
         self.options.iter().find(|given| given.key == key)
     }
 
-    /// Returns the one option among `keys` that was given. Fails if more than one was given.
-    /// `names` contains the option names for the message.
+    /// Returns the option among `keys` that was given, or fails if several were given. `names`
+    /// contains the option names for the message.
     pub(crate) fn one_of(&self, keys: &[Key], names: &str) -> Result<Option<Key>, Problem> {
         let mut given = self.options.iter().filter(|given| keys.contains(&given.key));
         let first = given.next().map(|given| given.key);

@@ -34,11 +34,11 @@ impl Protocol {
     }
 }
 
-/// The selector of the packets that a service receives.
+/// Selects the packets that a service receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Destination {
-    /// Packets to an address and port. Port 0 matches all ports that have no service of their own
-    /// at this address and protocol.
+    /// Packets to an address and port. Port 0 matches all ports without a separate service at this
+    /// address and protocol.
     Address(Protocol, SocketAddr),
     /// Packets with this firewall mark.
     Mark { mark: u32, ipv6: bool },
@@ -108,7 +108,7 @@ pub(crate) fn read(text: &str, file: &Path) -> Result<Vec<Service>, Problems> {
     let (mut services, mut problems) = (Services::default(), Vec::new());
     for (number, line) in (1..).zip(text.lines()) {
         problems.extend(services.add(number, line, file).err());
-        // Reading stops here, because a text with so many problems is probably not a list of IPVS
+        // Parsing stops here, because input with so many problems is probably not a list of IPVS
         // rules.
         if problems.len() == MAX_PROBLEMS {
             break;
@@ -267,7 +267,7 @@ fn method(rule: &Rule<'_>) -> Result<Method, Problem> {
     }
 }
 
-/// Parses an address with a port. If the port is missing, port 0 is returned.
+/// Parses an address with a port. The port is 0 if it is missing.
 fn address(text: &str) -> Option<SocketAddr> {
     let bare = || {
         let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
@@ -278,7 +278,7 @@ fn address(text: &str) -> Option<SocketAddr> {
     text.parse().ok().filter(plain).or_else(bare)
 }
 
-/// Parses a netmask. Returns `Some(None)` if the mask has all bits set, because such a mask does
+/// Parses a netmask. Returns `Some(None)` if all bits of the mask are set, because such a mask does
 /// not group clients.
 fn netmask(text: &str) -> Option<Option<String>> {
     let is_whole = match text.parse::<Ipv4Addr>() {
@@ -307,7 +307,7 @@ const DESTINATION_NAMES: &str = "-t, -u, --sctp-service and -f";
 const SCHEDULERS: [&str; 13] =
     ["rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh"];
 const FLAGS: [&str; 7] = ["sh-fallback", "sh-port", "mh-fallback", "mh-port", "flag-1", "flag-2", "flag-3"];
-/// The port flag is the second flag of the schedulers sh and mh.
+/// The names of the second flag of the schedulers sh and mh, with which they also hash the port.
 const PORT_FLAGS: [&str; 3] = ["sh-port", "mh-port", "flag-2"];
 /// The default persistence timeout in seconds.
 const PERSISTENCE: u32 = 300;

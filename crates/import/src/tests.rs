@@ -1,4 +1,4 @@
-//! Tests of the conversion. They use tables of rules and notes, a realistic rule file, the example
+//! Tests of the conversion, which use tables of rules and notes, a realistic rule file, the example
 //! in the docs, and random rules.
 
 mod any;
@@ -73,7 +73,7 @@ fn realistic_rules_give_a_configuration_without_warnings() {
     assert_eq!(left_out, [15, 26, 27], "the second port, and the mark with its server");
     let second = config.pool("203-0-113-14-tcp-any-2").unwrap();
     assert_eq!(second.members[0].backend.address.to_string(), "198.18.5.1");
-    // Two services of one VIP that have the same servers share a pool.
+    // Two services of one VIP with the same servers share a pool.
     assert_eq!(config.pools().iter().filter(|pool| pool.name.contains("203-0-113-10")).count(), 1);
 }
 

@@ -1,5 +1,4 @@
-//! Writes the TOML text. A configuration needs some sections for which IPVS rules have no data, and
-//! these sections get placeholders.
+//! Writes the TOML text. Sections for which IPVS rules contain no data get placeholders.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
@@ -91,8 +90,8 @@ fn write_note(text: &mut String, margin: &str, note: &Note) -> fmt::Result {
     writeln!(text, "{margin}# line {}: {left_out}{}", note.line, note.words)
 }
 
-/// Returns placeholder addresses for the machine. For each family that the outer headers need, this
-/// is the first documentation address that no rule uses.
+/// Returns placeholder addresses for the machine. For each address family of the outer headers,
+/// this is the first documentation address that no rule uses.
 fn machine_addresses(all: &Translation) -> Vec<IpAddr> {
     let backends = || all.pools.iter().flat_map(|pool| &pool.backends);
     let vips = all.vips.iter().map(|vip| vip.address);
@@ -110,7 +109,7 @@ fn machine_addresses(all: &Translation) -> Vec<IpAddr> {
 
 const FIRST_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 0);
 const FIRST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0);
-/// The table sizes to choose from, which are primes. The first size is the default.
+/// The available table sizes, all of which are primes. The first size is the default.
 const TABLE_SIZES: [usize; 3] = [65_537, 655_373, 16_777_213];
 /// The default of `io.max_vips`.
 const USUAL_VIPS: usize = 4_096;

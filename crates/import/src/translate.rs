@@ -1,9 +1,9 @@
 //! Translates IPVS services to VIPs and pools.
 //!
-//! A [`Translation`] has one VIP per address and one pool per set of servers. A server becomes a
-//! backend, which is named after the address of the server. The port of the server is ignored,
-//! because packets keep their destination port. Names, addresses and services are unique, and no
-//! backend has the address of a VIP.
+//! A [`Translation`] has one VIP per address and one pool per set of servers. Each server becomes a
+//! backend that is named after its address. The port of a server is ignored, because packets keep
+//! their destination port. Names, addresses and services are unique, and no backend has the address
+//! of a VIP.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::rules::{Checksum, Destination, Method, Protocol, Server, Service, is_
 pub(crate) struct Translation {
     /// The VIPs, in the order of the first rule of each VIP.
     pub(crate) vips: Vec<Vip>,
-    /// The pools. A pool comes after the pools that it refers to.
+    /// The pools. Each pool comes after the pools to which it refers.
     pub(crate) pools: Vec<Pool>,
     /// All notes, ordered by line.
     pub(crate) notes: Vec<Note>,
@@ -155,7 +155,7 @@ impl Translation {
         self.vip(address.ip(), at).services.extend(entry);
     }
 
-    /// Returns the VIP with this address. If `at` is `None`, the VIP is created.
+    /// Returns the VIP with this address. If `at` is `None`, creates the VIP.
     fn vip(&mut self, address: IpAddr, at: Option<usize>) -> &mut Vip {
         let at = at.unwrap_or(self.vips.len());
         self.addresses.insert(address, Some(at));
@@ -211,8 +211,8 @@ impl Translation {
         kept
     }
 
-    /// Returns the name of the pool with these tiers. If there is no such pool, one with the name
-    /// `name` is created.
+    /// Returns the name of the pool with these tiers. If there is no such pool, creates one with
+    /// the name `name`.
     fn pool_of(&mut self, tiers: Vec<Tier>, name: String) -> String {
         if let Some(known) = self.by_tiers.get(&tiers) {
             return known.clone();
@@ -226,7 +226,7 @@ impl Translation {
         name
     }
 
-    /// Adds a pool. If its backends need different encapsulations, the pool contains another pool
+    /// Adds a pool. If its backends need different encapsulations, the pool contains a nested pool
     /// for each encapsulation.
     fn add_pool(&mut self, name: String, tier: &Tier, fallback: Option<String>) {
         let all: BTreeSet<Encapsulation> = tier.iter().map(|backend| backend.encapsulation).collect();
@@ -252,7 +252,7 @@ fn key_of(address: IpAddr) -> String {
     name_of(&address.to_string().replace(['.', ':'], "-"))
 }
 
-/// Returns a valid name. A name must not begin with a hyphen.
+/// Converts text to a valid name, which must not begin with a hyphen.
 fn name_of(text: &str) -> String {
     if text.starts_with('-') { format!("0{text}") } else { text.to_owned() }
 }

@@ -1,4 +1,4 @@
-//! Types for the answers of servers to upstream requests.
+//! Types for servers' answers to upstream requests.
 //!
 //! The methods of [`Application`](crate::Application) that parse an answer return these types, or a
 //! [`NoAnswer`] if the datagram does not answer the request. The offsets in a [`Value`] refer to
@@ -19,7 +19,7 @@ pub struct OwnId {
     pub nonce: u64,
 }
 
-/// The answer of a server about one key.
+/// A server's answer about one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer<'a> {
     /// The key as the server stores it, not base64-encoded.
@@ -97,7 +97,7 @@ impl<'a> Fetch<'a> {
     }
 }
 
-/// The answer of a server to a [`Fetch`].
+/// A server's answer to a [`Fetch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fetched<'a> {
     /// The key as the server stores it, not base64-encoded.
@@ -112,7 +112,7 @@ pub struct Fetched<'a> {
 pub enum FetchedContent {
     /// The server has a value, and the answer contains the whole value.
     Value {
-        /// The value.
+        /// The value that the server returned.
         value: Value,
         /// The remaining time to live.
         ttl: Option<u32>,
@@ -121,7 +121,7 @@ pub enum FetchedContent {
     },
     /// The server has a value with this version. Only the version was requested.
     Version {
-        /// The version.
+        /// The version that the server returned.
         cas: u64,
         /// The remaining time to live.
         ttl: Option<u32>,
@@ -137,7 +137,7 @@ pub enum FetchedContent {
 pub struct Copied<'a> {
     /// The key as the server stores it, not base64-encoded.
     pub key: &'a [u8],
-    /// The value.
+    /// The cached value.
     pub stored: Stored<'a>,
     /// The time to live in seconds that the server reported, or `None` if the value does not
     /// expire.
@@ -183,8 +183,8 @@ pub enum NoAnswer {
     /// The answer carries the id of another request.
     #[error("the answer carries the id of another request")]
     OtherRequest,
-    /// The datagram contains another nonce or no nonce. Error messages of a server in the text
-    /// protocol contain no nonce.
+    /// The datagram contains another nonce or no nonce. In the text protocol, error messages from a
+    /// server contain no nonce.
     #[error("the answer does not carry the nonce of the request")]
     OtherNonce,
     /// The answer is about a key that was not requested.

@@ -170,9 +170,9 @@ pub trait Application: fmt::Debug + Send + Sync {
         true
     }
 
-    /// Returns the properties of `request` if the request has the same result on every server of
-    /// the key. Returns `None` if the result depends on stored data, because the request would then
-    /// increase existing differences between replicas.
+    /// Returns the properties of `request` if the request has the same result on every server that
+    /// stores the key. Returns `None` if the result depends on stored data, because the request
+    /// would then increase existing differences between replicas.
     fn replicated(&self, _request: &Request<'_>) -> Option<Replicated> {
         None
     }

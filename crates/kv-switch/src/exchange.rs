@@ -315,7 +315,7 @@ const NONE: usize = usize::MAX;
 const FREE: usize = 0;
 /// The chain of slots that have used all their ids.
 const RESTING: usize = 1;
-/// The index of the chain for the first timeout.
+/// The index of the first chain of exchanges in progress. There is one such chain for each timeout.
 const TIMEOUTS: usize = 2;
 
 #[cfg(test)]

@@ -193,8 +193,8 @@ impl Gather {
         if self.waiting == 0 { Progress::Complete } else { Progress::Waiting }
     }
 
-    /// Returns the position of the value of a key, given the index of the key in the request.
-    /// Returns `None` if the key is missing or has no answer yet.
+    /// Returns the position of a key's value, given the index of the key in the request. Returns
+    /// `None` if the key is missing or has no answer yet.
     #[must_use]
     pub fn place(&self, key: u16) -> Option<Place> {
         match self.slots.get(usize::from(key))?.state {

@@ -1,5 +1,5 @@
-//! A fixed-size table, used by one packet thread, of the requests in progress whose keys are on
-//! several servers.
+//! Stores the requests in progress whose keys are on several servers. Each packet thread has one
+//! such table, which has a fixed size.
 //!
 //! [`GatherTable`] stores the requests, their [`Gather`] states, their exchanges and the received
 //! answers. The table writes the upstream requests, processes the answers, and writes the reply to
@@ -121,7 +121,7 @@ pub enum ExchangeFor<'a, X> {
 /// An exchange that has timed out.
 #[derive(Debug)]
 pub enum Expired<X> {
-    /// An upstream request of the gathered request with this index has timed out.
+    /// An upstream request has timed out. The index identifies its client request.
     Gather(u32, Progress),
     /// An exchange that [`GatherTable::begin_other`] began has timed out and has ended.
     Other(X),

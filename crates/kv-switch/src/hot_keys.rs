@@ -282,15 +282,15 @@ pub fn hottest<'a>(threads: impl IntoIterator<Item = &'a HotKeys>, most: usize) 
             let [at_least, at_most, known] = found.entry((service, key)).or_default();
             *at_least += count - over;
             *at_most += count;
-            // In a thread whose table contains the key, the table bounds the count of the key. In
-            // every other thread, the count of the key is at most `missed`.
+            // If the table of a thread contains the key, the table gives an upper bound for the
+            // count. In every other thread, the count is at most `missed`.
             *known += thread.missed();
         }
     }
     let merged =
         found.into_iter().map(|(of, [at_least, at_most, known])| (of, at_least, at_most + missed - known));
     let mut keys: Vec<_> = merged.collect();
-    // The sort is stable, so keys with equal counts stay in alphabetical order.
+    // The sort is stable, so keys with the same count stay in alphabetical order.
     keys.sort_by_key(|&(_, at_least, at_most)| std::cmp::Reverse((at_least, at_most)));
     keys.truncate(most);
     let owned = |((service, key), at_least, at_most): ((u32, &[u8]), u64, u64)| HotKey {

@@ -419,7 +419,8 @@ impl<T> Writes<T> {
         self.take(copy, Said::Never)
     }
 
-    /// Treats an unreachable server like one that has timed out. Returns the effect on the write.
+    /// Treats an unreachable server like one that has timed out. Returns the new state of the
+    /// write.
     pub fn give_up<G, X>(&mut self, requester: &mut Requester<'_, G, X>, copy: CopyId) -> Answered {
         if let Some(id) = self.part(copy).and_then(|(_, part)| part.exchange) {
             requester.table.end_other(requester.now, id);

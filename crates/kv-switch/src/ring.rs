@@ -1,9 +1,9 @@
 //! The ketama ring, which maps keys to servers exactly as libmemcached and nutcracker do.
 //!
-//! A [`Ring`] is built from the names and weights of the servers in the configuration of the
-//! clients. A lookup takes the 32-bit hash of a key and returns the index of a server. Rings with
-//! the same names, weights, order and ejected servers are identical. The share of each server is
-//! computed with single precision, as in libmemcached and nutcracker.
+//! A [`Ring`] is built from the names and weights of the servers in the clients' configuration. A
+//! lookup takes the 32-bit hash of a key and returns the index of a server. Rings with the same
+//! names, weights, order and ejected servers are identical. The share of each server is computed
+//! with single precision, as in libmemcached and nutcracker.
 //!
 //! References: libmemcached 1.1 `hosts.cc` (`update_continuum`, KETAMA_WEIGHTED) and `hash.cc`;
 //! nutcracker 0.5 `nc_ketama.c`.
@@ -17,8 +17,8 @@ use crate::key_hash::md5_points;
 /// A server on a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Server<'a> {
-    /// The name of the server on the ring. By default this is [`ring_name`], but the configuration
-    /// of the clients can set another name.
+    /// The name of the server on the ring. By default this is [`ring_name`], but the clients'
+    /// configuration can set a different name.
     pub ring_name: &'a str,
     /// The weight of the server, which must be at least 1. The share of a server is its weight
     /// divided by the sum of all weights.
@@ -43,7 +43,7 @@ pub enum RingError {
     /// There are more than 65,535 servers.
     #[error("the ring has {count} servers, but the maximum is 65535")]
     TooManyServers {
-        /// The number of servers.
+        /// The number of servers in the list.
         count: usize,
     },
 }
@@ -147,10 +147,10 @@ impl Ring {
     }
 }
 
-/// Returns the number of MD5 digests of a server. Each digest gives four points. The number is
-/// floor(share x 40 x servers), computed with single precision and with the same order of
-/// operations as in libmemcached and nutcracker. For some numbers of servers with equal weights,
-/// rounding gives 39 instead of 40.
+/// Returns the number of MD5 digests that are computed for a server. Each digest gives four points.
+/// The number is floor(share x 40 x servers), computed with single precision and with the same
+/// order of operations as in libmemcached and nutcracker. For some numbers of servers with equal
+/// weights, rounding gives 39 instead of 40.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 40 times 65,535 fits u32")]
 #[allow(clippy::cast_precision_loss, reason = "both libraries use single precision")]
 fn rounds(weight: u32, total: u64, servers: u16) -> u32 {

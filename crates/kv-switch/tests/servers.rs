@@ -60,7 +60,7 @@ impl Server {
 
     fn is_there(&self) -> bool {
         self.socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-        // The first call can return an error of an earlier send, because the server was not up.
+        // The first call can return an error from an earlier send, because the server was not up.
         let _ = self.socket.send(&framed(b"version\r\n"));
         let mut room = [0; 64];
         let is_there =
@@ -236,7 +236,7 @@ fn a_reply_of_three_servers_is_that_of_one_with_all_keys() {
         assert_eq!(without(&ours), without(&theirs));
         assert!(ours.iter().all(|hit| hit.cas > 0));
     }
-    // The `gat` command must have set the time to live on the server of the key.
+    // The `gat` command must have set the time to live on the server that stores the key.
     assert_eq!(
         gathered(&servers, &framed(b"gat 100 key3 key4\r\n"), 9),
         servers[ALL].whole(&framed(b"get key3 key4\r\n"))

@@ -1,5 +1,5 @@
-//! Counts the table slots that get another backend when the set of backends or a weight changes.
-//! Each such slot is counted by the cause of the change.
+//! Counts the table slots that are assigned to a different backend when the set of backends or a
+//! weight changes. The slots are counted by the cause of the change.
 //!
 //! Backends are compared by name, because ranks change when a backend is added or removed. Every
 //! slot covers an equal range of hashes, so a fraction of the slots is also the expected fraction
@@ -9,8 +9,8 @@ use crate::{Backend, Table};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-/// The slots of two tables, counted by cause. If several causes apply to a slot, the slot is
-/// counted in the field that is declared first.
+/// The slots of two tables, counted by cause. A slot to which several causes apply is counted in
+/// the field that is declared first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disruption {
     /// Slots with the same backend in both tables.
@@ -19,11 +19,12 @@ pub struct Disruption {
     pub backend_gone: u32,
     /// Slots whose new backend was added or had weight 0 before.
     pub backend_new: u32,
-    /// Slots that moved from one backend to another because the old backend lost weight or the new
-    /// one gained weight. Both tables contain both backends.
+    /// Slots that moved between two backends in both tables because the old backend lost weight or
+    /// the new backend gained weight.
     pub weight_changed: u32,
-    /// Slots that moved between two backends although the old backend did not lose weight and the
-    /// new one did not gain weight. Maglev causes these moves because it keeps the shares even.
+    /// Slots that moved between two backends even though the old backend did not lose weight and
+    /// the new backend did not gain weight. Maglev causes these moves because it keeps the shares
+    /// even.
     pub moved_needlessly: u32,
 }
 
@@ -35,7 +36,7 @@ impl Disruption {
     }
 }
 
-/// The error of [`disruption`] if the tables differ in size.
+/// The error that [`disruption`] returns if the tables differ in size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot compare a table of {before} slots with a table of {after} slots")]
 pub struct SizesDiffer {

@@ -10,8 +10,7 @@ pub enum BuildError {
     /// The set of backends is empty, or all weights are 0.
     #[error("no backend has a weight above 0")]
     NoBackends,
-    /// The size is not a prime number. The preferences of a backend would then not include all
-    /// slots.
+    /// The size is not a prime number, so the preferences of a backend would not include all slots.
     #[error("table size {size} is not a prime number")]
     SizeNotPrime {
         /// The requested number of slots.

@@ -1,12 +1,12 @@
-//! Maglev consistent hashing: a lookup table that maps flow hashes to backends.
+//! Implements Maglev consistent hashing, in which a lookup table maps flow hashes to backends.
 //!
 //! [`build`] creates a [`Table`] from a set of backend names with weights, a size and a seed. A
 //! lookup returns the rank of a backend, which is its index in the sorted list of names.
 //! [`disruption`] counts the slots that differ between two tables.
 //!
-//! Invariant: for equal sets, sizes and seeds, the tables are identical on every machine,
-//! regardless of the order of the input. The crate is `no_std` with `alloc`, and uses no clock, no
-//! I/O and no floating-point numbers.
+//! Invariant: from the same backends, size and seed, every machine builds an identical table,
+//! regardless of the order of the input. The crate is `no_std` with `alloc`, and does not use
+//! clocks, I/O or floating-point numbers.
 //!
 //! Reference: Eisenbud et al., *Maglev*, NSDI 2016, §3.4 and §5.3.
 //!
@@ -59,8 +59,8 @@ pub const DEFAULT_SIZE: u32 = 65_537;
 /// The maximum number of slots. The largest prime below this limit is 16,777,213.
 pub const MAX_SIZE: u32 = 1 << 24;
 
-/// The minimum number of slots per backend for even shares. With fewer slots per backend, a single
-/// slot is more than 1 % of a backend's share.
+/// The minimum number of slots per backend for even shares. With fewer slots, a single slot would
+/// be more than 1 % of a backend's share.
 pub const SLOTS_PER_BACKEND: u32 = 100;
 
 /// The version of the table algorithm. The version changes whenever the same input would produce a
@@ -92,12 +92,12 @@ pub struct Backend<'a> {
     /// The name that identifies the backend. The name may contain any bytes. The preferences of the
     /// backend depend only on its name.
     pub name: &'a [u8],
-    /// The weight relative to the weights of the other backends. The weights 2, 2, 2 give the same
-    /// table as 1, 1, 1. A backend with weight 0 has a rank but no slots.
+    /// The weight relative to the weights of the other backends. The weights 2, 2, 2 result in the
+    /// same table as 1, 1, 1. A backend with weight 0 has a rank but no slots.
     pub weight: u32,
 }
 
-/// The table parameters other than the backends. [`Options::new`] returns the defaults, which the
+/// The table parameters, apart from the backends. [`Options::new`] returns the defaults, which the
 /// caller can change.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -121,7 +121,7 @@ impl Options {
 
 /// Builds the table that maps a flow hash to a backend.
 ///
-/// The order of `backends` does not matter, and only the ratios of the weights count. Each backend
+/// The order of `backends` has no effect, and of the weights only the ratios matter. Each backend
 /// gets its exact proportion of the slots, rounded down or up to a whole slot. A backend whose
 /// proportion is less than one slot may get no slot.
 /// ```
@@ -135,8 +135,8 @@ impl Options {
 /// ```
 ///
 /// # Errors
-/// Returns [`BuildError`] if the input is invalid. The limits count all backends including those
-/// with weight 0, so that a weight can rise from 0 without causing an error.
+/// Returns [`BuildError`] if the input is invalid. Backends with weight 0 also count toward the
+/// limits, so that a later increase of a weight from 0 cannot cause an error.
 ///
 /// # Cost
 /// The expected time is `O(M log M)` for `M` slots. The last slots are found by searching the free
@@ -144,12 +144,13 @@ impl Options {
 /// add `O(M log N)` for `N` backends. The function is intended for the control plane.
 ///
 /// The table takes 2 bytes per slot, or 4 with more than 65,535 backends. During the build, each
-/// slot takes one more bit and each backend 16 bytes. `cargo bench -p sluicegate-benches --bench
-/// maglev` measures the time.
+/// slot takes an additional bit, and each backend takes 16 bytes. `cargo bench -p
+/// sluicegate-benches --bench maglev` measures the time.
 ///
 /// # References
 /// Eisenbud et al., *Maglev*, NSDI 2016, §3.4 and its pseudocode 1. The paper does not specify
-/// weights. Module `turns` describes how the weight of a backend determines its number of turns.
+/// weights. The module `turns` describes how the weight of a backend determines its number of
+/// turns.
 pub fn build(backends: &[Backend<'_>], options: &Options) -> Result<Table, BuildError> {
     check(backends, options)?;
     let order = name_order(backends)?;
@@ -170,7 +171,7 @@ pub fn build(backends: &[Backend<'_>], options: &Options) -> Result<Table, Build
     Ok(Table::new(options.size, entries, &ranked))
 }
 
-/// Checks all limits that do not depend on names.
+/// Checks everything that does not depend on names.
 fn check(backends: &[Backend<'_>], options: &Options) -> Result<(), BuildError> {
     let (size, count) = (options.size, backends.len());
     if size > MAX_SIZE {
@@ -220,7 +221,7 @@ fn fill<E: Copy + Default>(
     populate(size, &mut walks, turns, endgame_at(size))
 }
 
-/// Compiles the example of the README as a test.
+/// Compiles the example in the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,7 +1,7 @@
 //! The order in which a backend prefers slots, stored as an offset and a skip.
 //!
-//! The two numbers define the permutation `offset + j * skip mod M`, which is never stored.
-//! [`Preference`] compares two slots by their position in the permutation.
+//! Offset and skip define the permutation `offset + j * skip mod M`, which is never stored.
+//! [`Preference`] compares slots by their position in the permutation.
 
 use alloc::vec::Vec;
 
@@ -13,8 +13,8 @@ use crate::Seed;
 /// The two keyed hash functions for names. Both are SipHash-1-3.
 ///
 /// The key of each function is the 128-bit SipHash-2-4 of a label, with the seed as the key. The
-/// labels are `sluicegate maglev offset` and `sluicegate maglev skip`. Each key has 16 bytes in
-/// little endian. The functions are therefore independent of each other, although a cluster needs
+/// labels are `sluicegate maglev offset` and `sluicegate maglev skip`. Each key consists of 16
+/// little-endian bytes. The two functions are independent of each other, although a cluster needs
 /// only one secret.
 pub(crate) struct Keys {
     offset: SipHasher13,
@@ -37,7 +37,7 @@ impl Keys {
 /// Compares slots by the preference of one backend, with one multiplication per slot.
 ///
 /// The position of a slot among the preferences is `(slot - start) * skip^-1 mod M`. The code
-/// represents the position as a 64-bit fraction of `M`. Integer overflow then replaces the
+/// represents the position as a 64-bit fraction of `M`, so that integer overflow replaces the
 /// division. The factor `2^64 * skip^-1 / M` is rounded down to a multiple of 2^[`INDEX_BITS`]. The
 /// error of the difference between two keys is therefore below `M * 2^16`. Two positions differ by
 /// at least `2^64 / M`, which is more than this error for all sizes up to
@@ -48,8 +48,8 @@ pub(crate) struct Preference {
     start: u64,
 }
 
-/// The number of low bits of a key that contain the index of its slot. With more than 16 bits, the
-/// keys of the largest table would not be in the correct order.
+/// The number of low bits in a sort key that contain the index of its slot. With more than 16 bits,
+/// keys for the largest table could be in the wrong order.
 const INDEX_BITS: u32 = 16;
 
 impl Preference {
@@ -62,8 +62,8 @@ impl Preference {
         Self { factor, start: u64::from(start).wrapping_mul(factor) }
     }
 
-    /// Returns the key of a slot. A slot that the backend prefers has a smaller key. `index` must
-    /// be below 2^16, and [`Preference::index`] extracts it from the key.
+    /// Returns the sort key of a slot. Slots that the backend prefers have smaller keys. `index`
+    /// must be below 2^16, and [`Preference::index`] extracts it from the key.
     #[inline]
     pub(crate) fn key(&self, slot: u32, index: u64) -> u64 {
         u64::from(slot).wrapping_mul(self.factor).wrapping_sub(self.start).wrapping_add(index)
@@ -78,8 +78,7 @@ impl Preference {
 /// Replaces every element of `values` with its inverse modulo `prime`. The values must be above 0
 /// and below `prime`.
 ///
-/// The function uses Montgomery's trick: one inversion in total, and three multiplications per
-/// value.
+/// Uses Montgomery's trick, which takes one inversion in total and three multiplications per value.
 pub(crate) fn invert_all(values: &mut [u32], prime: u32) {
     let product = |a: u32, b: u32| remainder(u64::from(a) * u64::from(b), prime);
     let mut before = Vec::with_capacity(values.len());
@@ -104,7 +103,7 @@ fn remainder(hash: u64, divisor: u32) -> u32 {
 /// Returns `value^-1 mod prime` for `1 <= value < prime <= 2^24`, by Euclid's extended algorithm.
 fn inverse(value: u32, prime: u32) -> u32 {
     let (mut high, mut low) = (prime, value);
-    // The factors are numbers modulo 2^32. Their absolute values never exceed `prime`.
+    // The factors are numbers modulo 2^32. No absolute value of a factor exceeds `prime`.
     let (mut high_factor, mut low_factor) = (0u32, 1u32);
     while low != 0 {
         let quotient = high / low;

@@ -2,12 +2,12 @@
 //!
 //! While many slots are free, each backend steps along its preferences and tests slots in a bit
 //! set, which fits into the L1 cache. Backends with consecutive turns first advance together
-//! without taking slots, so that no branch waits for a memory access. Then they take their slots in
-//! order. When few slots are free, the code compares all free slots by their position in the
-//! preferences, and takes the first one.
+//! without taking slots, so that no branch waits for a memory access, and then take their slots in
+//! order. When few slots are free, all free slots are compared by their position in the
+//! preferences, and the slot that comes first is taken.
 //!
-//! For each walk, all slots that the backend prefers to the slot `next` are already taken. The loop
-//! implements pseudocode 1 in §3.4 of the Maglev paper.
+//! Invariant: all slots that a backend prefers to its slot `next` are taken. The loop implements
+//! pseudocode 1 in §3.4 of the Maglev paper.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -29,8 +29,8 @@ pub(crate) struct Walk<E> {
 /// free slots is faster than stepping through the preferences of a backend.
 ///
 /// A step finds a free slot with probability free/size, so stepping takes size/free steps on
-/// average, and searching takes one comparison per free slot. The exact limit hardly matters.
-/// Without the factor of 1.5, the build would take only a few percent longer.
+/// average, and searching takes one comparison per free slot. The exact limit is not critical:
+/// without the factor of 1.5, the build would take only a few percent longer.
 pub(crate) fn endgame_at(size: u32) -> u32 {
     size.isqrt() * 3 / 2
 }
@@ -124,8 +124,8 @@ impl<E: Copy + Default> Filling<E> {
 /// Advances each walk to its first free preference. Each pass tests `LANES` preferences per walk,
 /// and the passes end when few walks are still searching.
 ///
-/// The function takes no slots. Walks that are still searching move to the front of `pending`, so
-/// that no branch depends on the result of a test.
+/// Does not take slots. Walks that are still searching move to the front of `pending`, so that no
+/// branch depends on the result of a test.
 fn advance<const LANES: usize, E>(walks: &mut [Walk<E>], taken: &Taken, size: u32, pending: &mut [u32]) {
     let mut count = 0;
     for (index, walk) in (0..).zip(walks.iter_mut()) {
@@ -165,8 +165,8 @@ fn take_first(left: &mut Vec<u32>, preference: &Preference) -> u32 {
 }
 
 impl<E> Walk<E> {
-    /// Tests the next `LANES` preferences, and moves to the first free one. Returns `true` if all
-    /// of them are taken.
+    /// Tests the next `LANES` preferences, and moves to the first free slot. Returns `true` if all
+    /// these slots are taken.
     #[inline]
     fn advance<const LANES: usize>(&mut self, taken: &Taken, size: u32) -> bool {
         let mut lanes = [0; LANES];
@@ -238,10 +238,10 @@ fn wrap(sum: u32, size: u32) -> u32 {
 /// The minimum length of a run whose walks advance together.
 const SHORT: u32 = 16;
 
-/// The minimum number of free slots for each walk that advances together with others. With fewer
-/// slots, too many walks would find their slot already taken by an earlier walk.
+/// The minimum number of free slots for each walk that advances together with other walks. With
+/// fewer free slots, too many walks would find that an earlier walk has taken their slot.
 const CROWD: u32 = 8;
 
-/// The number of preferences that one walk tests in each iteration. A build with eight lanes was
-/// not faster, and a build with one lane took a seventh longer.
+/// The number of preferences that one walk tests in each iteration. Building with eight lanes was
+/// not faster, and building with one lane took one seventh longer.
 const LANES: usize = 4;

@@ -1,7 +1,7 @@
 //! The primality test for table sizes up to [`MAX_SIZE`](crate::MAX_SIZE). Every skip must be
 //! coprime to the size, so that the walk of each backend visits every slot.
 
-/// Returns `true` if `size` is a prime. The function uses trial division with at most 2,048 steps.
+/// Returns `true` if `size` is a prime, using trial division with at most 2,048 steps.
 pub(crate) fn is_prime(size: u32) -> bool {
     if size < 4 {
         return size >= 2;

@@ -11,7 +11,7 @@ use core::fmt;
 
 use crate::Backend;
 
-/// A lookup table. Two tables are equal if their backends, weights and slots are equal.
+/// A lookup table. Two tables compare equal if they have the same backends, weights and slots.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Table {
     size: u32,
@@ -21,8 +21,8 @@ pub struct Table {
     backends: Box<[Span]>,
 }
 
-/// The rank in each slot. Ranks have 16 bits if there are at most 65,535 backends, otherwise 32
-/// bits.
+/// The rank in each slot. Ranks are 16 bits wide if there are at most 65,535 backends, and
+/// otherwise 32 bits.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Entries {
     Narrow(Vec<u16>),
@@ -59,9 +59,9 @@ impl Table {
 
     /// Returns the rank of the backend for flows with this hash.
     ///
-    /// The rank is the index of the backend in the list of all backends passed to
-    /// [`build`](crate::build), sorted by name as bytes. Backends with weight 0 are included. The
-    /// hash should be uniform over 64 bits, because its high bits select the slot.
+    /// The rank is the index of the backend among all backends passed to [`build`](crate::build),
+    /// sorted by the bytes of their names. Backends with weight 0 are included. The hash should be
+    /// uniform over 64 bits, because its high bits select the slot.
     ///
     /// # Cost
     /// One multiplication and one load. The table takes [`entry_bytes`](Self::entry_bytes) per
@@ -72,8 +72,8 @@ impl Table {
         self.get(self.slot_of(hash))
     }
 
-    /// Returns the slot of a hash, which is `hash * size / 2^64`. All slots cover hash ranges of
-    /// equal size.
+    /// Returns the slot of a hash, which is `hash * size / 2^64`. All slots cover equally large
+    /// ranges of hashes.
     #[inline]
     #[must_use]
     pub fn slot_of(&self, hash: u64) -> u32 {

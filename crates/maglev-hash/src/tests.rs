@@ -58,7 +58,8 @@ fn names_by_slot(table: &Table) -> Vec<Vec<u8>> {
     table.iter().map(|rank| names[rank as usize].clone()).collect()
 }
 
-/// Builds the table of the paper. A pair contains offset, skip and rank, and all weights are equal.
+/// Builds the table of the paper. Each element of `pairs` contains an offset, a skip and a rank.
+/// All weights are the same.
 fn from_pairs(pairs: &[(u32, u32, u16)], size: u32, endgame: u32) -> Vec<u16> {
     let mut walks: Vec<Walk<u16>> =
         pairs.iter().map(|&(next, skip, rank)| Walk { next, skip, rank }).collect();
@@ -75,8 +76,8 @@ fn table_1_of_the_paper_comes_out_before_and_after_b1_goes() {
     }
 }
 
-/// A separate program with its own SipHash computed the expected table. If this test fails,
-/// increase `ALGORITHM_VERSION`.
+/// A separate program with its own SipHash computed the expected table. If a change to the
+/// algorithm makes this test fail, increase `ALGORITHM_VERSION`.
 #[test]
 fn version_1_builds_this_table_from_these_names() {
     assert_eq!(ALGORITHM_VERSION, 1);
@@ -102,10 +103,10 @@ fn equal_backends_have_equal_shares_to_one_slot() {
 #[test]
 fn shares_follow_weights() {
     let rows: &[(&[u32], u32, &[u32])] = &[
-        // Another implementation gives 16, 98, 832 and 75 slots.
+        // Another implementation assigns 16, 98, 832 and 75 slots.
         (&[2, 13, 111, 10], 1_021, &[15, 98, 833, 75]),
         (&[1, 1, 1, 1], 1_021, &[256, 255, 255, 255]),
-        // Another implementation with 1,024 slots gives 146, 292, 293 and 293 slots.
+        // Another implementation, with 1,024 slots, assigns 146, 292, 293 and 293 slots.
         (&[1, 2, 2, 2], 1_021, &[146, 292, 292, 291]),
         (&[0, 1, 1, 1], 1_021, &[0, 341, 340, 340]),
         (&[0, 0, 9, 0], 1_021, &[0, 0, 1_021, 0]),
@@ -119,7 +120,8 @@ fn shares_follow_weights() {
 
 #[test]
 fn one_heavy_backend_among_many_light_ones_gets_its_exact_share() {
-    // Algorithms that round the share of each backend separately are off by hundreds of slots here.
+    // With these weights, algorithms that round the share of each backend separately are off by
+    // hundreds of slots.
     let shares =
         table(&weighted((0..1_000).map(|i| if i == 500 { 1_000 } else { 1 })), DEFAULT_SIZE).shares();
     assert_eq!(shares[500], 32_785); // 65,537 x 1,000 / 1,999 = 32,784.9
@@ -303,7 +305,8 @@ fn tables_of_two_sizes_are_not_compared() {
     assert_eq!(error.to_string(), "cannot compare a table of 7 slots with a table of 11 slots");
 }
 
-/// Counts the slots by cause, one slot at a time, with maps of names.
+/// Counts changed slots by cause. This reference implementation examines one slot at a time and
+/// uses maps of names.
 fn naive_disruption(
     before: &(Set, Vec<Vec<u8>>),
     after: &(Set, Vec<Vec<u8>>),
@@ -329,7 +332,8 @@ fn sizes() -> impl Strategy<Value = u32> {
     select(&[41u32, 43, 53, 101, 251, 509, 1_021, 2_053][..])
 }
 
-/// Generates up to 40 backends. Weights are small, equal, huge or 0, and at least one is above 0.
+/// Generates up to 40 backends. Weights are small, identical, huge or 0, and at least one weight is
+/// above 0.
 fn sets() -> impl Strategy<Value = Set> {
     let weight = prop_oneof![4 => 0..4u32, 2 => Just(1), 1 => 0..1_000u32, 1 => any::<u32>()];
     btree_map(vec_of(any::<u8>(), 0..6), weight, 1..40)

@@ -1,12 +1,12 @@
 //! Computes, from the weights of the backends, the order in which they take slots.
 //!
-//! Backends with equal weights form a class. The backends of a class take their turns together,
+//! Backends with the same weight form a class. The backends of a class take their turns together,
 //! ordered by rank. Round `k` of a class with weight `w` is at time `(k + 1/2) / w`, so the weight
 //! of one backend does not shift the times of the others. If two rounds have the same time, the
 //! round of the heavier class comes first. The number of slots per backend is computed beforehand
-//! with the largest remainder method. This number is therefore exact to within one slot for any
-//! weights. A class that has all its slots takes no further turns. If all weights are equal, there
-//! is one class, and the order is that of pseudocode 1 in the paper.
+//! with the largest remainder method, so that it is exact to within one slot for any weights. A
+//! class that has all its slots takes no further turns. If all weights are the same, there is one
+//! class, and the order is the same as in pseudocode 1 in the paper.
 //!
 //! Invariant: the lengths of all runs add up to the size.
 
@@ -29,8 +29,8 @@ struct Class {
 /// The next round of a class.
 #[derive(PartialEq, Eq)]
 struct Event {
-    /// The value `2 k + 1` for round `k`. The value equals twice the time of the round multiplied
-    /// by the weight.
+    /// The value `2 k + 1` for round `k`. This is twice the time of the round, multiplied by the
+    /// weight.
     odd: u64,
     weight: u64,
     class: usize,
@@ -51,8 +51,8 @@ impl PartialOrd for Event {
     }
 }
 
-/// An iterator over the runs, ordered by when the backends take their slots. A run is a range of
-/// seats, which are positions in the list of backends. The backend on each seat of the run takes
+/// An iterator over the runs, in the order in which the backends take their slots. A run is a range
+/// of seats, which are positions in the list of backends. The backend on each seat of the run takes
 /// one slot of the table.
 pub(crate) struct Turns {
     classes: Vec<Class>,
@@ -108,8 +108,8 @@ fn first_event(class: usize, this: &Class) -> Option<Event> {
     (rounds > 0).then(|| Event { odd: 1, weight: u64::from(this.weight), class, last: 2 * rounds - 1 })
 }
 
-/// Computes the number of slots of each class by the largest remainder method. Each share is
-/// rounded down, and the remaining slots go to the classes with the largest remainders.
+/// Computes how many slots each class gets, by the largest remainder method. Each share is rounded
+/// down, and the remaining slots go to the classes with the largest remainders.
 ///
 /// The products cannot overflow: with at most 2^24 backends, at most 2^24 slots and weights below
 /// 2^32, they stay below 2^57.

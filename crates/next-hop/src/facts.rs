@@ -14,13 +14,11 @@ use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
 use rtnetlink::packet_route::route::{
-    RouteAddress, RouteAttribute, RouteLwEnCapType, RouteMessage, RouteMetric, RouteType, RouteVia,
+    RouteAddress, RouteAttribute, RouteLwEnCapType, RouteMessage, RouteMetric, RouteNextHop, RouteType,
+    RouteVia,
 };
 
-use crate::{Gateway, Resolved, Unresolved};
-
-/// The interface index and the IP address, which together identify a neighbor.
-pub(crate) type NeighbourKey = (u32, IpAddr);
+use crate::{Gateway, Hop, Hops, NeighbourKey, Resolved, Unresolved};
 
 /// The result of a route lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +29,9 @@ pub(crate) struct Route {
     /// The MTU of the route. `None` means that the MTU of the link applies.
     pub(crate) mtu_bytes: Option<u32>,
 }
+
+/// The hops of a route with their weights. A route that is not a multipath route has one hop.
+pub(crate) type RouteHops = Vec<(Route, u16)>;
 
 /// The properties of an interface that affect a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,14 +83,33 @@ impl Route {
                 RouteAttribute::Oif(index) => interface = Some(*index),
                 RouteAttribute::PrefSource(address) => preferred_source = ip_of(address),
                 RouteAttribute::Metrics(metrics) => mtu_bytes = metrics.iter().find_map(mtu_of),
-                RouteAttribute::EncapType(kind) if *kind != RouteLwEnCapType::None => {
-                    return Err(Unresolved::Encapsulated);
-                }
                 _ => {}
             }
         }
+        if is_encapsulated(&message.attributes) {
+            return Err(Unresolved::Encapsulated);
+        }
         let interface = interface.ok_or(Unresolved::NoRoute)?;
         Ok(Self { interface, gateway: gateway_of(&message.attributes), preferred_source, mtu_bytes })
+    }
+
+    /// Returns all hops of the matched route, which is the response to an RTM_GETROUTE request with
+    /// `RTM_F_FIB_MATCH`. The kernel reports nexthop objects in the same form. `self` is the hop
+    /// that the kernel chose, and the only hop if the route is not a multipath route.
+    pub(crate) fn hops(self, matched: Option<&RouteMessage>) -> Result<RouteHops, Unresolved> {
+        let attributes = matched.map_or(&[][..], |message| &message.attributes);
+        let multipath = attributes.iter().find_map(|attribute| match attribute {
+            RouteAttribute::MultiPath(hops) => Some(hops),
+            _ => None,
+        });
+        let Some(multipath) = multipath.filter(|hops| hops.len() > 1) else { return Ok(vec![(self, 1)]) };
+        let hop = |hop: &RouteNextHop| {
+            // The kernel stores the weight minus one.
+            let route = Self { interface: hop.interface_index, gateway: gateway_of(&hop.attributes), ..self };
+            (!is_encapsulated(&hop.attributes)).then_some((route, u16::from(hop.hops) + 1))
+        };
+        let hops: RouteHops = multipath.iter().filter_map(hop).collect();
+        if hops.is_empty() { Err(Unresolved::Encapsulated) } else { Ok(hops) }
     }
 
     /// Returns the neighbor that receives the frames for `destination`.
@@ -113,7 +133,20 @@ impl Neighbour {
 }
 
 impl Facts {
-    /// Returns the next hop for `destination`, using the result of its route lookup.
+    /// Returns the next hops for `destination`, using the hops of its route.
+    pub(crate) fn next_hops(&self, destination: IpAddr, route: &Result<RouteHops, Unresolved>) -> Hops {
+        let hop = |(route, weight): &(Route, u16)| Hop {
+            neighbour: route.neighbour(destination),
+            weight: *weight,
+            found: self.next_hop(destination, route),
+        };
+        match route {
+            Ok(hops) => Hops::new(hops.iter().map(hop).collect()),
+            Err(why) => Err(*why).into(),
+        }
+    }
+
+    /// Returns the next hop for `destination` through one hop of its route.
     pub(crate) fn next_hop(&self, destination: IpAddr, route: &Route) -> Result<Resolved, Unresolved> {
         let key @ (interface, neighbour) = route.neighbour(destination);
         let link = self.running(interface).ok_or(Unresolved::LinkDown { interface })?;
@@ -244,6 +277,12 @@ pub(crate) fn gateways(message: &RouteMessage) -> Vec<NeighbourKey> {
     }
     found.extend(interface.zip(gateway_of(&message.attributes)));
     found
+}
+
+/// Returns `true` if the route or hop adds a header that only the kernel can write.
+fn is_encapsulated(attributes: &[RouteAttribute]) -> bool {
+    let adds = |kind: &RouteLwEnCapType| *kind != RouteLwEnCapType::None;
+    attributes.iter().any(|attribute| matches!(attribute, RouteAttribute::EncapType(kind) if adds(kind)))
 }
 
 /// Returns the gateway that `attributes` contains. An IPv4 route may have an IPv6 gateway (RFC

@@ -17,7 +17,7 @@
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! let own = Ipv4Addr::LOCALHOST.into();
 //! let ways = Resolver::open()?.resolve(&[own]).await?;
-//! assert_eq!(ways[&own], Err(Unresolved::Local));
+//! assert_eq!(ways[&own].first(), Err(Unresolved::Local));
 //! # Ok::<_, NextHopError>(()) })?;
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod facts;
+mod hops;
 mod resolver;
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ use std::time::Duration;
 
 use packet::Tags;
 
+pub use hops::{Hop, Hops, NeighbourKey};
 pub use resolver::{Resolver, look_up};
 pub use watch::Watch;
 
@@ -65,8 +67,8 @@ pub struct Resolved {
     pub preferred_source: Option<IpAddr>,
 }
 
-/// The next hop of each address, or the reason why there is none.
-pub type NextHops = HashMap<IpAddr, Result<Resolved, Unresolved>>;
+/// The next hops of each address, or the reason why there is none.
+pub type NextHops = HashMap<IpAddr, Hops>;
 
 /// The reason why packets to a destination cannot be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -140,6 +142,15 @@ pub enum Unresolved {
         /// The gateway, or the destination itself.
         neighbour: IpAddr,
     },
+    /// Health checks of the destination fail through this hop of a multipath route, and pass through
+    /// another one.
+    #[error("health checks through {neighbour} on interface {interface} fail")]
+    ChecksFail {
+        /// The index of the interface.
+        interface: u32,
+        /// The gateway, or the destination itself.
+        neighbour: IpAddr,
+    },
 }
 
 /// A router that at least one route uses as its gateway, with the Ethernet address of the router.
@@ -168,7 +179,7 @@ pub struct Wanted {
 /// The next hops and gateways that a [`Watch`] has found for [`Wanted`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// The next hop of each destination, with one entry per destination.
+    /// The next hops of each destination, with one entry per destination.
     pub next_hops: NextHops,
     /// The gateways with a known Ethernet address, sorted.
     pub gateways: Vec<Gateway>,
@@ -183,14 +194,13 @@ impl Table {
     #[must_use]
     pub fn by(mut self, interfaces: Vec<u32>) -> Self {
         self.interfaces = interfaces;
-        for way in self.next_hops.values_mut() {
-            *way = way.and_then(|way| match self.interfaces.contains(&way.leaves_by) {
-                false if !self.interfaces.is_empty() => {
-                    Err(Unresolved::OtherInterface { interface: way.leaves_by })
-                }
-                _ => Ok(way),
-            });
-        }
+        let interfaces = &self.interfaces;
+        let usable = |way: Resolved| match interfaces.contains(&way.leaves_by) {
+            false if !interfaces.is_empty() => Err(Unresolved::OtherInterface { interface: way.leaves_by }),
+            _ => Ok(way),
+        };
+        let all = self.next_hops.into_iter();
+        self.next_hops = all.map(|(to, hops)| (to, hops.map(|_, way| way.and_then(usable)))).collect();
         self
     }
 }

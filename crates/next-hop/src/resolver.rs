@@ -21,11 +21,11 @@ use rtnetlink::packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage,
 };
-use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteFlags, RouteMessage};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::facts::{self, Facts, NeighbourKey, Route};
-use crate::{Gateway, NextHopError, NextHops, Unresolved};
+use crate::facts::{self, Facts, Route, RouteHops};
+use crate::{Gateway, Hops, NeighbourKey, NextHopError, NextHops, Unresolved};
 
 /// A netlink socket for queries.
 #[derive(Debug)]
@@ -62,15 +62,12 @@ impl Resolver {
     /// is in the map entry of that destination.
     ///
     /// # Cost
-    /// One RTM_GETROUTE request per distinct destination, one dump of links and one dump of
+    /// Two RTM_GETROUTE requests per distinct destination, one dump of links and one dump of
     /// neighbors.
     pub async fn resolve(&mut self, destinations: &[IpAddr]) -> Result<NextHops, NextHopError> {
         let routes = self.routes(destinations).await?;
         let facts = self.facts().await?;
-        let next_hop = |(to, route): (IpAddr, Result<Route, Unresolved>)| {
-            (to, route.and_then(|route| facts.next_hop(to, &route)))
-        };
-        Ok(routes.into_iter().map(next_hop).collect())
+        Ok(routes.into_iter().map(|(to, route)| (to, facts.next_hops(to, &route))).collect())
     }
 
     /// Returns the gateways of all routes on `interfaces` (indices), in all routing tables, sorted.
@@ -115,7 +112,7 @@ impl Resolver {
     pub(crate) async fn routes(
         &mut self,
         destinations: &[IpAddr],
-    ) -> Result<HashMap<IpAddr, Result<Route, Unresolved>>, NextHopError> {
+    ) -> Result<HashMap<IpAddr, Result<RouteHops, Unresolved>>, NextHopError> {
         let mut routes = HashMap::with_capacity(destinations.len());
         for &to in destinations {
             if let Entry::Vacant(unasked) = routes.entry(to) {
@@ -125,17 +122,24 @@ impl Resolver {
         Ok(routes)
     }
 
-    async fn route(&mut self, to: IpAddr) -> Result<Result<Route, Unresolved>, NextHopError> {
+    /// Looks up a route twice. The first response has one hop with its path MTU. The second one has
+    /// all hops of a multipath route.
+    async fn route(&mut self, to: IpAddr) -> Result<Result<RouteHops, Unresolved>, NextHopError> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(to);
         message.header.destination_prefix_length = if to.is_ipv4() { 32 } else { 128 };
         message.attributes.push(RouteAttribute::Destination(to.into()));
+        let answer = self.request(RouteNetlinkMessage::GetRoute(message.clone()), 0).await?;
+        let Some(chosen) = answer.iter().find_map(route_in) else {
+            return Ok(Err(refusal(&answer).map_or(Unresolved::NoRoute, |e| refused_route(&e))));
+        };
+        let chosen = match Route::read(chosen) {
+            Ok(chosen) => chosen,
+            Err(why) => return Ok(Err(why)),
+        };
+        message.header.flags = RouteFlags::FibMatch;
         let answer = self.request(RouteNetlinkMessage::GetRoute(message), 0).await?;
-        let route = answer.iter().find_map(|message| match &message.payload {
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => Some(Route::read(route)),
-            _ => None,
-        });
-        Ok(route.unwrap_or_else(|| Err(refusal(&answer).map_or(Unresolved::NoRoute, |e| refused_route(&e)))))
+        Ok(chosen.hops(answer.iter().find_map(route_in)))
     }
 
     /// Dumps links and neighbors.
@@ -222,6 +226,13 @@ impl Resolver {
     }
 }
 
+fn route_in(message: &NetlinkMessage<RouteNetlinkMessage>) -> Option<&RouteMessage> {
+    match &message.payload {
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => Some(route),
+        _ => None,
+    }
+}
+
 fn inner(message: NetlinkMessage<RouteNetlinkMessage>) -> Option<RouteNetlinkMessage> {
     match message.payload {
         NetlinkPayload::InnerMessage(message) => Some(message),
@@ -251,8 +262,8 @@ pub async fn look_up(addresses: &[IpAddr], patience: Duration) -> Result<NextHop
     let mut asked = HashSet::new();
     loop {
         let next_hops = resolver.resolve(addresses).await?;
-        let pending: HashSet<(u32, IpAddr)> =
-            next_hops.values().filter_map(|found| found.as_ref().err()).filter_map(pending).collect();
+        let pending: HashSet<NeighbourKey> =
+            next_hops.values().flat_map(Hops::results).filter_map(|found| pending(found.err()?)).collect();
         if pending.is_empty() || Instant::now() > deadline {
             return Ok(next_hops);
         }
@@ -266,8 +277,8 @@ pub async fn look_up(addresses: &[IpAddr], patience: Duration) -> Result<NextHop
 }
 
 /// Returns the interface and the address of the neighbor if its resolution is pending.
-fn pending(why: &Unresolved) -> Option<(u32, IpAddr)> {
-    match *why {
+fn pending(why: Unresolved) -> Option<NeighbourKey> {
+    match why {
         Unresolved::NeighbourPending { interface, neighbour } => Some((interface, neighbour)),
         _ => None,
     }

@@ -23,7 +23,7 @@ use rtnetlink::packet_route::route::{
 use crate::facts::{self, Facts, Link, Neighbour, Route, Vlan};
 use crate::resolver::refused_route;
 use crate::watch::{matters, table};
-use crate::{Gateway, Resolved, Table, Unresolved};
+use crate::{Gateway, Hop, Hops, Resolved, Table, Unresolved};
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -314,14 +314,14 @@ fn route_over_vlan_devices_uses_lower_device_and_tags() {
 
 #[test]
 fn a_way_by_an_interface_that_is_not_ours_is_none() {
-    let next_hops = HashMap::from([(to(), Ok(resolved())), (via(), Err(pending()))]);
+    let next_hops = HashMap::from([(to(), Ok(resolved()).into()), (via(), Err(pending()).into())]);
     let table = Table { next_hops, ..Table::default() };
     assert_eq!(table.clone().by(vec![]), table, "an empty list accepts every interface");
     let ours = table.clone().by(vec![9, 3]);
     assert_eq!((&ours.next_hops, &ours.interfaces[..]), (&table.next_hops, &[9, 3][..]));
     let strange = table.by(vec![9]);
-    assert_eq!(strange.next_hops[&to()], Err(Unresolved::OtherInterface { interface: 3 }));
-    assert_eq!(strange.next_hops[&via()], Err(pending()));
+    assert_eq!(strange.next_hops[&to()].first(), Err(Unresolved::OtherInterface { interface: 3 }));
+    assert_eq!(strange.next_hops[&via()].first(), Err(pending()));
 }
 
 fn neighbour_message(address: Option<&str>, mac: &[u8]) -> NeighbourMessage {
@@ -384,8 +384,8 @@ fn only_gateways_that_can_be_sent_to_are_known() {
 #[test]
 fn a_failed_neighbour_stays_failed_while_it_is_asked_again() {
     let incomplete = facts(NeighbourState::Incomplete);
-    let routes = HashMap::from([(to(), Ok(route()))]);
-    let before = |was| Table { next_hops: HashMap::from([(to(), was)]), ..Table::default() };
+    let routes = HashMap::from([(to(), Ok(vec![(route(), 1)]))]);
+    let before = |was| Table { next_hops: HashMap::from([(to(), Hops::from(was))]), ..Table::default() };
     let elsewhere = Unresolved::NeighbourFailed { interface: 3, neighbour: ip("192.0.2.3") };
     for (was, expected) in [
         (Err(failed()), failed()),
@@ -394,12 +394,12 @@ fn a_failed_neighbour_stays_failed_while_it_is_asked_again() {
         (Ok(resolved()), pending()),
     ] {
         let now = table(&routes, &BTreeSet::new(), &incomplete, Some(&before(was)));
-        assert_eq!(now.next_hops[&to()], Err(expected), "{was:?}");
+        assert_eq!(now.next_hops[&to()].first(), Err(expected), "{was:?}");
     }
-    assert_eq!(table(&routes, &BTreeSet::new(), &incomplete, None).next_hops[&to()], Err(pending()));
+    assert_eq!(table(&routes, &BTreeSet::new(), &incomplete, None).next_hops[&to()].first(), Err(pending()));
     let back =
         table(&routes, &BTreeSet::new(), &facts(NeighbourState::Reachable), Some(&before(Err(failed()))));
-    assert_eq!(back.next_hops[&to()], Ok(resolved()));
+    assert_eq!(back.next_hops[&to()].first(), Ok(resolved()));
 }
 
 #[test]
@@ -440,4 +440,51 @@ fn the_kernels_errors_become_words() {
         assert_eq!(why.to_string(), words);
     }
     assert_eq!(failed().to_string(), "neighbour 192.0.2.2 on interface 3 does not respond");
+}
+
+fn multipath(hops: &[(u32, u8, &str)]) -> RouteMessage {
+    let hop = |&(interface, weight_minus_one, gateway): &(u32, u8, &str)| {
+        let mut hop = RouteNextHop::default();
+        (hop.interface_index, hop.hops) = (interface, weight_minus_one);
+        hop.attributes = vec![RouteAttribute::Gateway(ip(gateway).into())];
+        hop
+    };
+    route_message(RouteType::Unicast, &[RouteAttribute::MultiPath(hops.iter().map(hop).collect())])
+}
+
+#[test]
+fn hops_of_a_route_are_those_of_the_matched_route() {
+    let other = Route { interface: 4, gateway: Some(ip("192.0.2.4")), ..route() };
+    let two = multipath(&[(3, 1, "192.0.2.2"), (4, 255, "192.0.2.4")]);
+    assert_eq!(route().hops(Some(&two)), Ok(vec![(route(), 2), (other, 256)]));
+    // Without a multipath route, the chosen hop is the only one.
+    for one in [multipath(&[(4, 0, "192.0.2.4")]), route_message(RouteType::Unicast, &[])] {
+        assert_eq!(route().hops(Some(&one)), Ok(vec![(route(), 1)]));
+    }
+    assert_eq!(route().hops(None), Ok(vec![(route(), 1)]));
+}
+
+#[test]
+fn hop_that_fails_does_not_affect_the_others() {
+    let other = Route { interface: 4, gateway: Some(ip("192.0.2.4")), ..route() };
+    let routes = HashMap::from([(to(), Ok(vec![(other, 1), (route(), 3)]))]);
+    let mut facts = facts(NeighbourState::Reachable);
+    let key = (4, ip("192.0.2.4"));
+    facts.links.insert(4, link());
+    facts.neighbours.insert(key, Neighbour { state: NeighbourState::Failed, mac: None });
+    let first = table(&routes, &BTreeSet::new(), &facts, None);
+    let failed = Unresolved::NeighbourFailed { interface: 4, neighbour: key.1 };
+    let hops = [
+        Hop { neighbour: key, weight: 1, found: Err(failed) },
+        Hop { neighbour: (3, via()), weight: 3, found: Ok(resolved()) },
+    ];
+    let found = &first.next_hops[&to()];
+    assert_eq!((found.several(), found.first()), (&hops[..], Ok(resolved())));
+    // The hop stays failed while the kernel resolves its neighbor again.
+    facts.neighbours.insert(key, Neighbour { state: NeighbourState::Incomplete, mac: None });
+    assert_eq!(table(&routes, &BTreeSet::new(), &facts, Some(&first)).next_hops, first.next_hops);
+    // A hop on an interface that the load balancer does not use is skipped as well.
+    let strange = first.by(vec![4]);
+    let reasons: Vec<_> = strange.next_hops[&to()].results().collect();
+    assert_eq!(reasons, [Err(failed), Err(Unresolved::OtherInterface { interface: 3 })]);
 }

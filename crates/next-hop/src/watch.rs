@@ -7,7 +7,7 @@
 //!
 //! See rtnetlink(7), and Linux `net/core/neighbour.c` for the neighbor states.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::{Future, pending};
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
@@ -22,8 +22,8 @@ use rtnetlink::packet_route::neighbour::NeighbourState;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::facts::{self, Facts, NeighbourKey, Route};
-use crate::{NextHopError, Resolver, Table, Unresolved, Wanted};
+use crate::facts::{self, Facts, RouteHops};
+use crate::{Hops, NeighbourKey, NextHopError, Resolver, Table, Unresolved, Wanted};
 
 /// A watcher with two netlink sockets: one for requests and one for notifications.
 pub struct Watch {
@@ -100,7 +100,7 @@ impl Watch {
                 Err(NextHopError::Closed) => return Err(NextHopError::Closed),
                 Err(error) => {
                     // log: The kernel did not respond to a netlink request. The last next hops stay
-                    // in use, and the request is repeated. If this continues, check for memory
+                    // in use, and the request is repeated. If the message repeats, check for memory
                     // pressure and netlink errors.
                     tracing::warn!(%error, "next hop lookup failed");
                     BUSY_PERIOD
@@ -128,13 +128,16 @@ impl Watch {
         let gateways = self.gateways(&gateway_interfaces).await?;
         let facts = self.resolver.facts().await?;
         let table = table(&routes, &gateways, &facts, last.as_ref()).by(interfaces);
-        let is_whole = table.gateways.len() == gateways.len() && table.next_hops.values().all(Result::is_ok);
+        let is_whole = table.gateways.len() == gateways.len()
+            && table.next_hops.values().flat_map(Hops::results).all(|found| found.is_ok());
         if last.as_ref() != Some(&table) {
             on_change(&table);
             *last = Some(table);
         }
         self.needed = gateways;
-        self.needed.extend(routes.iter().filter_map(|(to, route)| Some(route.as_ref().ok()?.neighbour(*to))));
+        for (to, hops) in &routes {
+            self.needed.extend(hops.iter().flatten().map(|(route, _)| route.neighbour(*to)));
+        }
         self.keep_alive(&facts).await?;
         Ok(is_whole)
     }
@@ -200,7 +203,7 @@ impl Watch {
         }
         if let Some(reason) = complaint.as_deref().filter(|new| self.complaint.as_deref() != Some(new)) {
             // log: The kernel refuses to resolve neighbors, so next hops may become stale. The
-            // field `reason` has the error of the kernel.
+            // field `reason` contains the error of the kernel.
             tracing::warn!(reason, "neighbor keep-alive failed");
         }
         self.complaint = complaint.or(self.complaint.take());
@@ -217,24 +220,32 @@ impl std::fmt::Debug for Watch {
 /// Computes a table. A failed neighbor is still considered failed while the kernel is resolving it
 /// again.
 pub(crate) fn table(
-    routes: &HashMap<IpAddr, Result<Route, Unresolved>>,
+    routes: &HashMap<IpAddr, Result<RouteHops, Unresolved>>,
     gateways: &BTreeSet<NeighbourKey>,
     facts: &Facts,
     last: Option<&Table>,
 ) -> Table {
-    let next_hop = |(&to, route): (&IpAddr, &Result<Route, Unresolved>)| {
-        let now = route.and_then(|route| facts.next_hop(to, &route));
-        let before = last.and_then(|table| table.next_hops.get(&to));
-        match (now, before) {
-            (
-                Err(Unresolved::NeighbourPending { interface, neighbour }),
-                Some(&Err(failed @ Unresolved::NeighbourFailed { interface: old, neighbour: same })),
-            ) if (interface, neighbour) == (old, same) => (to, Err(failed)),
-            (now, _) => (to, now),
-        }
+    let failed: HashSet<NeighbourKey> = last
+        .iter()
+        .flat_map(|table| table.next_hops.values().flat_map(Hops::results))
+        .filter_map(|found| match found {
+            Err(Unresolved::NeighbourFailed { interface, neighbour }) => Some((interface, neighbour)),
+            _ => None,
+        })
+        .collect();
+    let next_hops = |(&to, route): (&IpAddr, &Result<RouteHops, Unresolved>)| {
+        let hops = facts.next_hops(to, route).map(|_, now| match now {
+            Err(Unresolved::NeighbourPending { interface, neighbour })
+                if failed.contains(&(interface, neighbour)) =>
+            {
+                Err(Unresolved::NeighbourFailed { interface, neighbour })
+            }
+            now => now,
+        });
+        (to, hops)
     };
     Table {
-        next_hops: routes.iter().map(next_hop).collect(),
+        next_hops: routes.iter().map(next_hops).collect(),
         gateways: facts.known_gateways(gateways),
         interfaces: Vec::new(),
     }

@@ -131,7 +131,7 @@ fn resolved(interface: u32, gateway: Option<&str>, source: &str) -> Resolved {
 async fn settled(resolver: &mut Resolver, destination: IpAddr) -> Result<Resolved, Unresolved> {
     let since = Instant::now();
     while since.elapsed() < PATIENCE {
-        let now = resolver.resolve(&[destination]).await.unwrap()[&destination];
+        let now = resolver.resolve(&[destination]).await.unwrap()[&destination].first();
         if !matches!(now, Err(Unresolved::NeighbourPending { .. })) {
             return now;
         }
@@ -279,12 +279,15 @@ fn what_cannot_be_reached_says_why() {
     ours.ip("neighbour replace 192.0.2.50 lladdr 02:00:00:00:00:50 dev out0 nud permanent");
     let to = ip("192.0.2.50");
     ours.resolve(async |mut resolver| {
-        let next_hop = resolver.resolve(&[to]).await.unwrap()[&to].unwrap();
+        let next_hop = resolver.resolve(&[to]).await.unwrap()[&to].first().unwrap();
         assert_eq!(next_hop.destination, [2, 0, 0, 0, 0, 0x50]);
     });
     theirs.ip("link set in0 down");
     ours.resolve(async |mut resolver| {
-        assert_eq!(resolver.resolve(&[to]).await.unwrap()[&to], Err(Unresolved::LinkDown { interface }));
+        assert_eq!(
+            resolver.resolve(&[to]).await.unwrap()[&to].first(),
+            Err(Unresolved::LinkDown { interface })
+        );
     });
 }
 
@@ -316,7 +319,7 @@ fn gateways_are_those_of_the_given_interfaces_and_known() {
         assert_eq!(resolver.gateways(&[]).await.unwrap(), []);
         // Each path of the default route resolves, whichever one the kernel selects.
         let to = ip("198.51.100.77");
-        let next_hop = resolver.resolve(&[to]).await.unwrap()[&to].unwrap();
+        let next_hop = resolver.resolve(&[to]).await.unwrap()[&to].first().unwrap();
         let paths = [(out0, IN0, OUT0), (out1, IN1, OUT1)];
         assert!(paths.contains(&(next_hop.interface, next_hop.destination, next_hop.source)), "{next_hop:?}");
     });
@@ -334,14 +337,17 @@ fn a_watch_follows_changes() {
     let destinations = ["192.0.2.2", "198.51.100.7", "2001:db8:0:1::2"];
     let watching = Watching::start(&ours, &destinations, &[]);
     let all = |table: &Table, check: &dyn Fn(&Resolved) -> bool| {
-        table.next_hops.values().all(|next_hop| next_hop.as_ref().is_ok_and(check))
+        table.next_hops.values().all(|hops| hops.first().as_ref().is_ok_and(check))
     };
 
     // The first probes of the kernel arrive while the interface is still coming up. The kernel
     // repeats them each second.
     let table = watching.until("first resolved", |table| all(table, &|_| true));
     assert_eq!(table.next_hops.len(), 3);
-    assert_eq!(table.next_hops[&ip("198.51.100.7")], Ok(resolved(out0, Some("192.0.2.2"), "192.0.2.1")));
+    assert_eq!(
+        table.next_hops[&ip("198.51.100.7")].first(),
+        Ok(resolved(out0, Some("192.0.2.2"), "192.0.2.1"))
+    );
 
     let new = [2, 0, 0, 0, 0, 0x77];
     theirs.ip("link set in0 address 02:00:00:00:00:77");
@@ -353,7 +359,7 @@ fn a_watch_follows_changes() {
     ours.ip("link set out0 mtu 1400");
     watching.notified("MTU of the link", |table| all(table, &|hop| hop.mtu_bytes == 1_400));
 
-    let of_route = |table: &Table| table.next_hops[&ip("198.51.100.7")];
+    let of_route = |table: &Table| table.next_hops[&ip("198.51.100.7")].first();
     ours.ip("route replace 198.51.100.0/24 via 198.18.0.2 mtu 1350");
     let table = watching.notified("a route", |table| of_route(table).is_ok_and(|hop| hop.interface == out1));
     let elsewhere = Resolved {
@@ -373,10 +379,10 @@ fn a_watch_follows_changes() {
 
     theirs.ip("link set in0 down");
     watching.notified("carrier lost", |table| {
-        table.next_hops[&ip("192.0.2.2")] == Err(Unresolved::LinkDown { interface: out0 })
+        table.next_hops[&ip("192.0.2.2")].first() == Err(Unresolved::LinkDown { interface: out0 })
     });
     theirs.ip("link set in0 up");
-    watching.notified("carrier back", |table| table.next_hops[&ip("192.0.2.2")].is_ok());
+    watching.notified("carrier back", |table| table.next_hops[&ip("192.0.2.2")].first().is_ok());
 
     let wanted = Wanted { destinations: vec![ip("198.18.0.2")], ..Wanted::default() };
     watching.wanted.send(wanted).unwrap();
@@ -391,7 +397,7 @@ fn stale_neighbour_stays_usable_and_is_probed() {
     let (ours, _theirs) = machines(1);
     ours.sysctl("ipv4/neigh/out0/delay_first_probe_time", "1");
     let watching = Watching::start(&ours, &["192.0.2.2"], &[]);
-    watching.until("first resolved", |table| table.next_hops[&ip("192.0.2.2")].is_ok());
+    watching.until("first resolved", |table| table.next_hops[&ip("192.0.2.2")].first().is_ok());
     let state = || ours.ip("neighbour show 192.0.2.2 dev out0");
     ours.ip("neighbour change 192.0.2.2 lladdr 02:00:00:00:00:20 dev out0 nud stale");
     let since = Instant::now();
@@ -409,12 +415,12 @@ fn a_dead_neighbour_fails_once_and_is_found_when_it_comes_back() {
     let watching = Watching::start(&ours, &["192.0.2.3"], &[]);
     let (interface, neighbour) = (ours.index("out0"), ip("192.0.2.3"));
     let failed = Err(Unresolved::NeighbourFailed { interface, neighbour });
-    watching.until("failed", |table| table.next_hops[&neighbour] == failed);
+    watching.until("failed", |table| table.next_hops[&neighbour].first() == failed);
     // The wait is longer than the time that the kernel needs for three probes and another failure.
     let more = watching.tables.recv_timeout(5 * SECOND);
     assert!(more.is_err(), "the state flaps between pending and failed: {more:?}");
     theirs.ip("address add 192.0.2.3/24 dev in0");
-    watching.until("back", |table| table.next_hops[&neighbour].is_ok());
+    watching.until("back", |table| table.next_hops[&neighbour].first().is_ok());
 }
 
 #[test]
@@ -422,7 +428,7 @@ fn a_permanent_neighbour_stays_permanent() {
     let (ours, _theirs) = machines(1);
     ours.ip("neighbour add 192.0.2.9 lladdr 02:00:00:00:00:99 dev out0 nud permanent");
     let watching = Watching::start(&ours, &["192.0.2.9", "192.0.2.98"], &[]);
-    watching.until("first resolved", |table| table.next_hops[&ip("192.0.2.9")].is_ok());
+    watching.until("first resolved", |table| table.next_hops[&ip("192.0.2.9")].first().is_ok());
     // The unresolved neighbor 192.0.2.98 makes the watch run every second.
     std::thread::sleep(2 * SECOND);
     assert!(ours.ip("neighbour show 192.0.2.9").contains("PERMANENT"));
@@ -443,5 +449,52 @@ fn a_thousand_destinations_resolve_in_one_look() {
         println!("1,000 destinations: {:?}", since.elapsed());
         assert_eq!(table.len(), 1_000);
         assert!(table.values().all(|next_hop| next_hop.is_ok_and(|hop| hop.destination == IN0)));
+    });
+}
+
+#[test]
+fn all_hops_of_a_multipath_route_are_resolved() {
+    let (ours, theirs) = machines(2);
+    ours.ip("route add 198.51.100.0/24 nexthop via 192.0.2.2 weight 3 nexthop via 198.18.0.2");
+    ours.ip("address add 2001:db8:0:2::1/64 dev out1 nodad");
+    theirs.ip("address add 2001:db8:0:2::2/64 dev in1 nodad");
+    ours.ip("route add 2001:db8:a::/48 nexthop via 2001:db8:0:1::2 nexthop via 2001:db8:0:2::2");
+    ours.ip("nexthop add id 1 via 192.0.2.2 dev out0");
+    ours.ip("nexthop add id 2 via 198.18.0.2 dev out1");
+    ours.ip("nexthop add id 3 group 1/2");
+    ours.ip("route add 203.0.113.0/24 nhid 3");
+    let (out0, out1) = (ours.index("out0"), ours.index("out1"));
+    let v4 = [(out0, ip("192.0.2.2")), (out1, ip("198.18.0.2"))];
+    let v6 = [(out0, ip("2001:db8:0:1::2")), (out1, ip("2001:db8:0:2::2"))];
+    let routes = [("198.51.100.7", v4, [3, 1]), ("203.0.113.7", v4, [1, 1]), ("2001:db8:a::7", v6, [1, 1])];
+    let wanted: Vec<&str> = routes.iter().map(|(to, ..)| *to).collect();
+    let watching = Watching::start(&ours, &wanted, &[]);
+    let hops = |table: &Table, to: &str| table.next_hops[&ip(to)].several().to_vec();
+    watching.until("all hops", |table| {
+        routes.iter().all(|(to, ..)| hops(table, to).iter().filter(|hop| hop.found.is_ok()).count() == 2)
+    });
+    ours.resolve(async |mut resolver| {
+        for (to, neighbours, weights) in routes {
+            let found = resolver.resolve(&[ip(to)]).await.unwrap().remove(&ip(to)).unwrap();
+            let hops = found.several();
+            assert_eq!(hops.iter().map(|hop| hop.neighbour).collect::<Vec<_>>(), neighbours, "{to}");
+            assert_eq!(hops.iter().map(|hop| hop.weight).collect::<Vec<_>>(), weights, "{to}");
+            let macs: Vec<_> =
+                hops.iter().map(|hop| hop.found.map(|hop| (hop.destination, hop.source))).collect();
+            assert_eq!(macs, [Ok((IN0, OUT0)), Ok((IN1, OUT1))], "{to}");
+        }
+    });
+    // The link of the second hop loses its carrier, and the kernel still lists the hop.
+    theirs.ip("link set in1 down");
+    watching.until("second hop down", |table| {
+        let hops = hops(table, "198.51.100.7");
+        hops.len() == 2
+            && hops[0].found.is_ok()
+            && hops[1].found == Err(Unresolved::LinkDown { interface: out1 })
+            && table.next_hops[&ip("198.51.100.7")].first() == hops[0].found
+    });
+    theirs.ip("link set in1 up");
+    watching.until("second hop back", |table| {
+        ["198.51.100.7", "203.0.113.7"].iter().all(|to| hops(table, to).iter().all(|hop| hop.found.is_ok()))
     });
 }

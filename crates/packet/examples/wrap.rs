@@ -1,4 +1,4 @@
-//! Parses a frame and writes GRE over IPv4 in front of its IP packet, as a load balancer does.
+//! Parses a frame and encapsulates its IP packet in GRE over IPv4, as a load balancer does.
 
 use std::net::Ipv4Addr;
 use std::process::ExitCode;

@@ -2,9 +2,9 @@
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// A ones' complement sum. Bytes and words are added one after the other.
+/// A ones' complement sum, to which bytes and words are added.
 ///
-/// Each added slice must have an even length, except the last one.
+/// Each added slice must have an even length, except the last slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(u64);
 
@@ -54,7 +54,7 @@ impl Sum {
         Self(self.0 + word as u64)
     }
 
-    /// Adds the IPv4 pseudo-header that TCP and UDP checksums cover (RFC 9293 §3.1). `len` is the
+    /// Adds the IPv4 pseudo-header, which TCP and UDP checksums cover (RFC 9293 §3.1). `len` is the
     /// length of the TCP segment or UDP datagram in bytes.
     #[must_use]
     pub fn add_pseudo_v4(self, source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, len: u16) -> Self {
@@ -64,7 +64,7 @@ impl Sum {
             .add_word(len)
     }
 
-    /// Adds the IPv6 pseudo-header that upper-layer checksums cover (RFC 8200 §8.1). `len` is the
+    /// Adds the IPv6 pseudo-header, which upper-layer checksums cover (RFC 8200 §8.1). `len` is the
     /// length of the upper-layer packet in bytes.
     #[must_use]
     pub fn add_pseudo_v6(self, source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, len: u16) -> Self {
@@ -105,8 +105,8 @@ impl Sum {
     }
 }
 
-/// Returns the sum of `bytes`, folded to 16 bits and not complemented. If the bytes begin at an
-/// even offset of a larger message, [`Sum::add_word`] can add this value instead of the bytes.
+/// Returns the sum of `bytes`, folded to 16 bits and not complemented. If `bytes` begins at an even
+/// offset of a larger message, pass this value to [`Sum::add_word`] instead of adding the bytes.
 #[must_use]
 pub fn folded_sum(bytes: &[u8]) -> u16 {
     Sum::new().add_bytes(bytes).fold()

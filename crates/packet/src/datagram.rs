@@ -17,8 +17,8 @@ pub const fn udp_headers_len(family: Family) -> usize {
     family.header_len() as usize + UDP_HEADER
 }
 
-/// Writes the IP and UDP headers at the start of `ip`. The payload must already be in place after
-/// them. The TTL or hop limit is 64, DF is set in IPv4, and all checksums are filled in.
+/// Writes the IP and UDP headers at the start of `ip`. The payload must already follow them. The
+/// TTL or hop limit is 64, DF is set in IPv4, and all checksums are filled in.
 ///
 /// Returns `false` if source and destination have different families, or if `ip` is shorter than
 /// the headers or longer than an IP packet can be.
@@ -45,8 +45,8 @@ pub fn write_udp_over(ip: &mut [u8], source: SocketAddr, destination: SocketAddr
 }
 
 /// `behind` is the ones' complement sum of the ports and the payload. The header checksum is
-/// computed from the field values, because reading the header back would wait for the preceding
-/// single-byte stores.
+/// computed from the field values, because reading the header back would stall until the preceding
+/// single-byte stores complete.
 #[inline]
 fn write_v4(ip: &mut [u8], [from, to]: [Ipv4Addr; 2], ports: [u16; 2], behind: Sum) -> Option<()> {
     let total = u16::try_from(ip.len()).ok()?;
@@ -131,9 +131,9 @@ fn refit(ip: &mut [u8], at: usize) -> Option<()> {
 /// Returns `true` if the UDP checksum of a received packet is acceptable. The packet must not be a
 /// fragment, and `parsed` must be the result of [`crate::parse`] for `frame`.
 ///
-/// A checksum is acceptable if it is correct, or if it is 0 in an IPv4 packet. A checksum that
-/// covers only the pseudo-header is also acceptable, and the payload is then not verified. Linux
-/// writes such a checksum when it expects the NIC to complete it (`CHECKSUM_PARTIAL`).
+/// A checksum is acceptable if it is correct, or if it is 0 in an IPv4 packet. A partial checksum,
+/// which covers only the pseudo-header, is also acceptable, but then the payload is not verified.
+/// Linux writes a partial checksum when it expects the NIC to complete it (`CHECKSUM_PARTIAL`).
 #[must_use]
 pub fn udp_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
     let Some(udp) = frame.get(usize::from(parsed.l4)..usize::from(parsed.end)) else { return false };
@@ -310,7 +310,7 @@ mod tests {
             let mut ip = vec![0; payload + 2];
             assert!(write_udp(&mut ip, end, end));
             let field = payload - 2..payload;
-            // This payload makes the sum 0xffff, and its complement 0.
+            // With this payload, the sum is 0xffff and its complement is 0.
             ip.copy_within(field.clone(), payload);
             assert!(write_udp(&mut ip, end, end));
             assert_eq!(ip[field], [0xff, 0xff]);

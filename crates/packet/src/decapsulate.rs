@@ -1,7 +1,7 @@
 //! Decapsulates packets in place. [`decapsulate_in_place`] removes the outer headers of a tunneled
 //! packet.
 //!
-//! The result is an ordinary frame, so [`crate::parse`] can read it. If an error is returned, the
+//! The result is an ordinary frame that [`crate::parse`] can read. If an error is returned, the
 //! frame stays unchanged. The caller must check that the outer source address is allowed to send
 //! tunneled packets.
 
@@ -9,15 +9,15 @@ use core::ops::Range;
 
 use crate::{Tunnelled, merge_ecn};
 
-/// Removes the outer headers from a frame. The function moves the link header with its VLAN tags in
-/// front of the inner packet, and sets its Ethernet type to the family of the inner packet. The
-/// function also merges the ECN field of the outer header into the inner packet.
+/// Removes the outer headers from a frame. Moves the link header with its VLAN tags in front of the
+/// inner packet, and sets its Ethernet type to that of the inner packet. Also merges the ECN field
+/// of the outer header into the inner packet.
 ///
 /// `l3` is the length of the link header in bytes. `tunnelled` is the result of
 /// [`crate::decapsulate`] for `frame[l3..]`.
 ///
-/// Returns the range of `frame` that contains the decapsulated frame. The range includes neither
-/// outer headers nor padding.
+/// Returns the range of `frame` that contains the decapsulated frame. The range does not include
+/// outer headers or padding.
 ///
 /// # Errors
 /// Returns [`DecapsulateError`] and leaves `frame` unchanged.

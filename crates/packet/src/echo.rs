@@ -3,9 +3,9 @@
 use crate::icmp_error::is_one_host;
 use crate::{Family, Fragment, Parsed, checksum, protocol};
 
-/// Turns the ICMP echo request in `frame` into its reply. The function swaps the MAC and IP
-/// addresses, changes the ICMP type, sets the TTL or hop limit to 64, and updates the checksums
-/// incrementally. `parsed` is the result of [`crate::parse`] for `frame`.
+/// Turns the ICMP echo request in `frame` into its reply. Swaps the MAC and IP addresses, changes
+/// the ICMP type, sets the TTL or hop limit to 64, and updates the checksums incrementally.
+/// `parsed` is the result of [`crate::parse`] for `frame`.
 ///
 /// Returns `false` and leaves `frame` unchanged if the packet is not an echo request, is a
 /// fragment, or has IPv4 options or extension headers. Also returns `false` if a MAC address is a

@@ -3,11 +3,11 @@
 use crate::{Family, checksum};
 
 /// Merges the ECN field of the outer header into the inner packet at the start of `ip`, as RFC 6040
-/// defines. The function updates the IPv4 checksum and keeps the other bits of the inner TOS.
+/// defines. Updates the IPv4 checksum and keeps the other bits of the inner TOS.
 ///
 /// Returns `false` and leaves `ip` unchanged if the outer header marks congestion but the inner
-/// packet is not ECN-capable. The caller must then drop the packet. The function also returns
-/// `false` if `ip` is shorter than the IP header.
+/// packet is not ECN-capable. The caller must then drop the packet. Also returns `false` if `ip` is
+/// shorter than the IP header.
 #[must_use]
 pub fn merge_ecn(ip: &mut [u8], family: Family, outer_tos: u8) -> bool {
     match family {
@@ -34,7 +34,8 @@ pub fn merge_ecn(ip: &mut [u8], family: Family, outer_tos: u8) -> bool {
 /// dropped.
 const fn merged(inner: u8, outer: u8) -> Option<u8> {
     match (inner, outer) {
-        // A sender without ECN notices congestion only by packet loss, so the packet is dropped.
+        // A sender without ECN support detects congestion only by packet loss, so the packet is
+        // dropped.
         (NOT_ECT, CE) => None,
         (ECT_0 | ECT_1, CE) => Some(CE),
         (ECT_0, ECT_1) => Some(ECT_1),

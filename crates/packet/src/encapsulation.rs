@@ -15,7 +15,7 @@ pub enum Encapsulation {
     Ipip,
     /// Generic UDP Encapsulation, variant 0, on UDP port 6080.
     Gue {
-        /// `true` to compute the outer UDP checksum; otherwise the checksum is 0 (RFC 6936).
+        /// `true` to compute the outer UDP checksum. If `false`, the checksum is 0 (RFC 6936).
         udp_checksum: bool,
     },
     /// No outer headers: the frame is sent to the MAC address of the backend.
@@ -41,7 +41,7 @@ impl fmt::Display for Encapsulation {
     }
 }
 
-/// The source and destination address of an outer header.
+/// The source and destination addresses of an outer header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outer {
     /// The outer header is IPv4.

@@ -27,7 +27,7 @@ impl Family {
         }
     }
 
-    /// Returns the Ethernet type. GRE uses the same number as its protocol type.
+    /// Returns the Ethernet type. GRE uses the same value as its protocol type.
     #[inline]
     #[must_use]
     pub const fn ethertype(self) -> u16 {

@@ -21,13 +21,13 @@ pub struct FastHeaders {
     pub ip_len: u16,
     /// The IP protocol number of TCP or UDP.
     pub protocol: u8,
-    /// The TCP flags from CWR (0x80) to FIN (0x01); 0 for UDP.
+    /// The TCP flags from CWR (0x80) to FIN (0x01), or 0 for UDP.
     pub tcp_flags: u8,
     /// The IPv4 TOS or the IPv6 traffic class.
     pub tos: u8,
     /// The source port in the upper half and the destination port in the lower half.
     pub ports: u32,
-    /// The source and destination address of an IPv4 packet as 32-bit numbers; 0 for IPv6.
+    /// The source and destination addresses of an IPv4 packet as 32-bit numbers, or 0 for IPv6.
     pub v4: [u32; 2],
     /// The 16 bytes of the source address as two little-endian words. An IPv4 source is stored as
     /// an IPv4-mapped address.
@@ -86,7 +86,8 @@ impl FastHeaders {
     }
 
     /// Reads a frame as [`FastHeaders::read`] does, if it has an IPv4 header at offset `l3`. The
-    /// offset must be [`FastHeaders::UNTAGGED`] or the one that [`FastHeaders::tagged`] returned.
+    /// offset must be [`FastHeaders::UNTAGGED`] or the offset that [`FastHeaders::tagged`]
+    /// returned.
     #[inline(always)]
     #[must_use]
     pub fn read_v4(frame: &[u8], l3: u16) -> Option<Self> {
@@ -184,7 +185,7 @@ impl FastHeaders {
         if start >> 60 != 6 || usize::from(ip_len) > ip.len() {
             return None;
         }
-        // Only TCP packets need all these 16 bytes. A UDP packet may be shorter than a TCP header.
+        // Only TCP packets need all of these 16 bytes. UDP packets can be shorter.
         let behind = ip.get(44..60).and_then(|behind| behind.first_chunk::<16>());
         let tcp_flags = match (protocol, behind) {
             (protocol::UDP, _) => udp(40, ip_len, (upper >> 16) as u16)?,
@@ -289,7 +290,7 @@ fn udp(header: u32, ip_len: u16, len: u16) -> Option<u8> {
     (len >= 8 && header + u32::from(len) <= u32::from(ip_len)).then_some(0)
 }
 
-/// Returns `ip_len` if the end of the packet fits into a 16-bit offset.
+/// Returns `ip_len` if the offset of the packet's end fits into 16 bits.
 #[inline(always)]
 fn within(l3: u16, ip_len: u16) -> Option<u16> {
     l3.checked_add(ip_len).map(|_| ip_len)

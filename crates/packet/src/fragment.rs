@@ -9,15 +9,15 @@ pub enum Fragment {
     /// The first fragment of a datagram, which has offset 0 and the more-fragments flag. The first
     /// fragment carries the ports.
     First {
-        /// The identification of the datagram, which has 16 bits in IPv4.
+        /// The identification of the datagram, which is 16 bits wide in IPv4.
         id: u32,
     },
     /// A fragment that does not start at offset 0. Such a fragment carries no ports.
     Later {
-        /// The identification of the datagram, which has 16 bits in IPv4.
+        /// The identification of the datagram, which is 16 bits wide in IPv4.
         id: u32,
-        /// The offset of this fragment in the payload of the datagram, in bytes: a multiple of 8,
-        /// never 0.
+        /// The offset of this fragment in the payload of the datagram, in bytes. The offset is a
+        /// multiple of 8 and never 0.
         offset: u16,
         /// `true` if more fragments follow.
         more: bool,

@@ -27,7 +27,8 @@ pub fn pieces_v4(ip: &[u8], mtu: u16) -> Result<FragmentIter<'_>, FragmentError>
     if packet.dont_fragment() {
         return Err(FragmentError::DontFragment);
     }
-    // The fragments would get valid checksums, which would hide the wrong checksum of the packet.
+    // The fragments would have valid checksums, which would hide that the packet's checksum is
+    // wrong.
     if !packet.checksum_ok() {
         return Err(FragmentError::Checksum);
     }
@@ -97,8 +98,8 @@ pub fn pieces_v6(ip: &[u8], mtu: u16, identification: u32) -> Result<FragmentIte
     })
 }
 
-/// Allows routers to fragment an IPv4 packet. The function clears DF, sets the identification, and
-/// updates the checksum. An IPv6 packet is left unchanged.
+/// Allows routers to fragment an IPv4 packet: clears DF, sets the identification, and updates the
+/// checksum. Leaves an IPv6 packet unchanged.
 ///
 /// Only the sender of a packet may clear DF. Use this function only for packets that this machine
 /// creates, such as the outer packets of a tunnel.
@@ -110,8 +111,8 @@ pub fn allow_cutting(ip: &mut [u8], identification: u16) {
     [header[10], header[11]] = checksum(&*header).to_be_bytes();
 }
 
-/// An iterator over the fragments of a packet, in order. The iterator returns at least one fragment
-/// and knows its exact length.
+/// An iterator over the fragments of a packet, in order. The iterator yields at least one fragment,
+/// and reports its exact length.
 #[derive(Clone, Debug)]
 pub struct FragmentIter<'a> {
     family: Family,
@@ -119,14 +120,15 @@ pub struct FragmentIter<'a> {
     cut: bool,
     /// The header of the next fragment without lengths and offset, or `None` at the end.
     next: Option<Header>,
-    /// The header of all fragments after the next one.
+    /// The header of all fragments after the next fragment.
     later: Header,
     rest: &'a [u8],
     /// The offset of `rest` in the payload of the original datagram, in bytes.
     offset: usize,
-    /// `true` if this packet is itself a fragment and is not the last one of its datagram.
+    /// `true` if this packet is itself a fragment and is not the last fragment of its datagram.
     more: bool,
-    /// The MTU in bytes. If `cut` is set, the MTU exceeds the length of each header by at least 8.
+    /// The MTU in bytes. If `cut` is `true`, the MTU exceeds the length of each header by at least
+    /// 8.
     mtu: usize,
 }
 
@@ -238,7 +240,7 @@ pub enum FragmentError {
     /// The MTU is too small for the header and 8 bytes of payload.
     #[error("MTU of {mtu} bytes is too small for the header and 8 bytes of payload")]
     MtuTooSmall {
-        /// The MTU in bytes.
+        /// The MTU that is too small, in bytes.
         mtu: u16,
     },
     /// The packet is a fragment that ends after byte 65,535 of its datagram.
@@ -286,8 +288,8 @@ impl Header {
     }
 }
 
-/// Returns the header for all fragments after the first one. The header keeps only the options that
-/// have the copied flag. The options are padded with zeros to a multiple of 4 bytes.
+/// Returns the header for all fragments after the first fragment. The header keeps only the options
+/// that have the copied flag. The options are padded with zeros to a multiple of 4 bytes.
 fn later_header(first: &Header, options: &[u8]) -> Header {
     let mut bytes = [0; 60];
     let mut copied = 0;
@@ -304,7 +306,7 @@ fn later_header(first: &Header, options: &[u8]) -> Header {
     }
     bytes.iter_mut().zip(first.bytes.iter().take(20)).for_each(|(slot, byte)| *slot = *byte);
     let words = copied.div_ceil(4);
-    // The options have at most 40 bytes, so the number of words is at most 10.
+    // The options are at most 40 bytes long, so the number of words is at most 10.
     bytes[0] = 0x45 + u8::try_from(words).unwrap_or(0);
     Header { bytes, len: 20 + words * 4 }
 }

@@ -26,8 +26,9 @@ impl<'a> Gre<'a> {
         //= RFC 2784 §2.3
         //# a receiver MUST discard a packet where any of bits 1-5 are non-zero, unless that
         //# receiver implements RFC 1701
-        // Bits 2 and 3 announce the key and the sequence number (RFC 2890), and bit 5 belongs to
-        // the recursion control. The parser accepts these bits and rejects the routing bit.
+        // Bits 2 and 3 mean that a key and a sequence number are present (RFC 2890), and bit 5
+        // belongs to the recursion control. The parser accepts these bits, but rejects the routing
+        // bit.
         if header[0] & ROUTING != 0 || header[1] & VERSION != 0 {
             return Err(Malformed::Gre);
         }
@@ -45,7 +46,7 @@ impl<'a> Gre<'a> {
         Ok(Self { header, checksum, key, sequence, payload })
     }
 
-    /// Returns the recursion control field, 0 to 7.
+    /// Returns the recursion control field, from 0 to 7.
     #[inline]
     #[must_use]
     pub const fn recursion(&self) -> u8 {
@@ -66,8 +67,8 @@ impl<'a> Gre<'a> {
         self.checksum
     }
 
-    /// Returns `true` if the packet has no checksum or a correct one. `packet` must be the bytes
-    /// that were parsed.
+    /// Returns `true` if the packet has no checksum or a correct checksum. `packet` must be the
+    /// bytes that were parsed.
     ///
     /// # Cost
     /// One pass over the packet if it has a checksum.

@@ -1,7 +1,7 @@
 //! Writes an ICMP error about a received frame into the buffer of that frame.
 //!
-//! [`may_answer`] implements the rules for packets that must not cause an ICMP error. The caller
-//! must limit the rate of errors. If no error is written, the buffer stays unchanged.
+//! [`may_answer`] implements the rules about packets that must not trigger an ICMP error. The
+//! caller must limit the rate of errors. If no error is written, the buffer stays unchanged.
 //!
 //! The rules are in RFC 792, RFC 1122 §3.2.2, RFC 1191 §4, RFC 1812 §4.3.2 and RFC 4443 §2.2 to
 //! §3.3.
@@ -12,10 +12,10 @@ use core::ops::Range;
 use crate::checksum::{self, Sum};
 use crate::{Addresses, Family, Fragment, IcmpErrorKind, Ipv4, Mac, Parsed, protocol};
 
-/// The kind and the source address of an ICMP error to write.
+/// The kind and the source address of the ICMP error to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorSpec {
-    /// The kind of error.
+    /// The kind of ICMP error to write.
     pub kind: IcmpErrorKind,
     /// The source address of the error: the VIP or an address of this machine. The family must
     /// match the received packet.
@@ -77,8 +77,9 @@ pub fn write_icmp_error(
 /// Returns `true` if an ICMP error may be sent about `frame`.
 ///
 /// The result is `false` for ICMP errors, redirects, unknown ICMP types, fragments other than the
-/// first one, and IPv4 packets with a wrong header checksum. The result is also `false` if an IP or
-/// MAC address is multicast or broadcast, or if the source address does not identify a single host.
+/// first fragment, and IPv4 packets with a wrong header checksum. The result is also `false` if an
+/// IP or MAC address is multicast or broadcast, or if the source address does not identify a single
+/// host.
 ///
 /// # References
 /// RFC 1122 §3.2.2, RFC 1812 §4.3.2.7, RFC 4443 §2.4 (e).
@@ -105,7 +106,7 @@ pub fn may_answer(frame: &[u8], parsed: &Parsed) -> bool {
 }
 
 /// Returns `true` if `source` identifies a single host. Unspecified, loopback, multicast and
-/// broadcast addresses do not.
+/// broadcast addresses do not identify a single host.
 ///
 /// # References
 /// RFC 1122 §3.2.1.3 and §3.2.2, RFC 4443 §2.4 (e.6).
@@ -120,8 +121,8 @@ pub(crate) fn is_one_host(family: Family, source: [u8; 16]) -> bool {
     }
 }
 
-/// Returns `true` if the IPv4 header checksum is correct. IPv6 has no header checksum, so the
-/// result is always `true`.
+/// Returns `true` if the IPv4 header checksum is correct. Always returns `true` for IPv6, which has
+/// no header checksum.
 fn ip_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
     let header = frame.get(usize::from(parsed.l3)..);
     parsed.family == Family::V6 || header.is_some_and(|ip| Ipv4::parse(ip).is_ok_and(|ip| ip.checksum_ok()))
@@ -132,7 +133,7 @@ fn is_answerable_upper(frame: &[u8], parsed: &Parsed) -> bool {
     let kind = || frame.get(..usize::from(parsed.end)).and_then(|frame| frame.get(usize::from(parsed.l4)));
     match (parsed.family, parsed.protocol) {
         // The listed types are the ICMP queries and replies (RFC 792, 950, 1256, 8335). An unknown
-        // type may be an error, so it gets no answer.
+        // type may be an error, so no ICMP error is sent in reply to it.
         (Family::V4, protocol::ICMP) => matches!(kind(), Some(0 | 8 | 9 | 10 | 13..=18 | 42 | 43)),
         //= RFC 4443 §2.1
         //# Thus, error messages have message types from 0 to 127
@@ -233,8 +234,8 @@ const fn error_tos(tos: u8) -> u8 {
     //= RFC 1812 §4.3.2.5
     //# ICMP error messages SHOULD have their precedence value set to 6 (INTERNETWORK CONTROL) or 7
     //# (NETWORK CONTROL).
-    // The other TOS bits are kept, except the two ECN bits (RFC 3168), because ICMP messages are
-    // not ECN-capable.
+    // The other TOS bits are kept, except the two ECN bits (RFC 3168), which are cleared because
+    // ICMP messages are not ECN-capable.
     INTERNETWORK_CONTROL | tos & 0x1c
 }
 

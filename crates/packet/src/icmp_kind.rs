@@ -1,4 +1,5 @@
-//! The kinds of ICMP errors for IPv4 and IPv6. Parsing and writing ICMP errors use the same type.
+//! The kinds of ICMP errors for IPv4 and IPv6. The parser and the writer of ICMP errors use the
+//! same type.
 //!
 //! The message types are defined in RFC 792, RFC 1191 and RFC 4443 §3.
 
@@ -16,7 +17,7 @@ pub enum IcmpErrorKind {
     },
     /// The packet exceeds the MTU of the next link (IPv4 type 3 code 4, IPv6 type 2).
     TooBig {
-        /// The largest IP packet that fits, in bytes. Routers older than RFC 1191 send 0. An MTU
+        /// The largest IP packet that fits, in bytes. Routers that predate RFC 1191 send 0. An MTU
         /// above 65,535 is written as 65,535 in IPv4.
         mtu: u32,
     },

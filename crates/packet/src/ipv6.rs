@@ -18,7 +18,7 @@ pub struct Ipv6<'a> {
 pub struct Extension<'a> {
     /// The type of the header: hop-by-hop options, routing, fragment, AH or destination options.
     pub kind: u8,
-    /// The protocol number of the next header.
+    /// The protocol number of the header that follows.
     pub next: u8,
     /// The whole header, including its first two bytes.
     pub bytes: &'a [u8],
@@ -71,8 +71,8 @@ impl<'a> Ipv6<'a> {
         u16::from_be_bytes([self.header[4], self.header[5]])
     }
 
-    /// Returns the next-header value of the fixed header. The value names an extension header or
-    /// the upper-layer protocol.
+    /// Returns the next-header value of the fixed header. The value identifies an extension header
+    /// or the upper-layer protocol.
     #[inline]
     #[must_use]
     pub const fn next_header(&self) -> u8 {
@@ -157,7 +157,7 @@ impl<'a> Ipv6<'a> {
 }
 
 /// Skips the extension headers at the start of a quoted payload. If the quote ends inside an
-/// extension header, this header is returned as the upper layer.
+/// extension header, returns this header as the upper layer.
 ///
 /// # Errors
 /// Returns [`Malformed::ExtensionChain`] or [`Malformed::HeaderLength`], but never
@@ -184,7 +184,7 @@ pub(crate) fn quoted_upper(next: u8, payload: &[u8]) -> Result<Upper<'_>, Malfor
 ///
 /// # References
 /// RFC 8200 §4.1 defines the order of extension headers. RFC 8504 §5.3 permits a limit on their
-/// number. The value 8 is the choice of this crate.
+/// number, which is 8 in this crate.
 #[derive(Clone, Debug)]
 pub struct Extensions<'a> {
     next: u8,

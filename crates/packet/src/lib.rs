@@ -2,7 +2,7 @@
 //!
 //! The crate parses frames in one pass and provides a checked view of each header. The crate also
 //! computes checksums, writes and removes outer headers, reads and writes ICMP errors, and
-//! fragments packets. The crate uses no clock and no sockets, and keeps no state. The caller
+//! fragments packets. The crate does not use clocks or sockets, and keeps no state. The caller
 //! decides where packets are forwarded.
 //!
 //! Bytes from the network never cause a panic or an out-of-bounds read. Every offset that [`parse`]
@@ -96,7 +96,7 @@ pub use crate::ttl::decrement_ttl;
 pub use crate::tunnel::{Tunnelled, decapsulate};
 pub use crate::udp::Udp;
 
-/// Compiles and runs the example of the README as a test.
+/// Compiles and runs the example in the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

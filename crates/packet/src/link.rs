@@ -52,9 +52,9 @@ pub struct MacError;
 /// The fields of a link header, without its VLAN tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkHeader {
-    /// The destination address.
+    /// The destination MAC address.
     pub dst: Mac,
-    /// The source address.
+    /// The source MAC address.
     pub src: Mac,
     /// The Ethernet type after the VLAN tags.
     pub ethertype: u16,
@@ -100,8 +100,8 @@ fn rewrite<const N: usize>(
 /// Writes a link header with `tags` so that it ends at offset `end` of `buf`, where the packet
 /// starts. Returns the offset of the link header, which is `end - tags.link_len()`.
 ///
-/// The new header may overwrite the old one, so read the old tags first with [`Tags::read`]. For a
-/// frame that keeps its tags, [`rewrite_link`] is faster.
+/// The new header may overwrite the old header, so read the old tags first with [`Tags::read`]. For
+/// a frame that keeps its tags, [`rewrite_link`] is faster.
 ///
 /// Returns `None` and leaves `buf` unchanged if there is not enough space in front of `end`, or if
 /// `end` is outside `buf`.

@@ -6,7 +6,7 @@
 #[non_exhaustive]
 pub enum Malformed {
     /// The packet is shorter than one of its headers, or shorter than a length field indicates. A
-    /// first fragment without ports also counts as truncated.
+    /// first fragment without ports is also considered truncated.
     #[error("packet is shorter than the lengths in its headers")]
     Truncated,
     /// A header length is below the fixed part of the header (IPv4 IHL or TCP data offset below 5,

@@ -1,7 +1,6 @@
-//! Slow reference implementations for tests. These implementations share no code with the functions
-//! under test.
+//! Slow reference implementations for tests, which share no code with the functions under test.
 
-/// Computes the checksum of RFC 1071 word by word and adds each carry immediately.
+/// Computes the checksum defined in RFC 1071 word by word and adds each carry immediately.
 pub(crate) fn checksum(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {

@@ -18,14 +18,14 @@ pub struct Parsed {
     pub family: Family,
     /// The offset of the IP header, which is also the length of the link header: 14, 18 or 22.
     pub l3: u16,
-    /// The offset of the upper layer, after IP options and extension headers.
+    /// The offset of the upper-layer header, after IP options and extension headers.
     pub l4: u16,
-    /// The end of the IP packet. Ethernet padding may follow.
+    /// The end of the IP packet, after which Ethernet padding may follow.
     pub end: u16,
     /// The IP protocol number of the upper layer. For a later IPv6 fragment, this is the
-    /// next-header value of the fragment header, which may name an extension header.
+    /// next-header value of the fragment header, which may identify an extension header.
     pub protocol: u8,
-    /// The source port of TCP, UDP, SCTP, DCCP and UDP-Lite; 0 for other protocols and for later
+    /// The source port of TCP, UDP, SCTP, DCCP and UDP-Lite, or 0 for other protocols and for later
     /// fragments.
     pub src_port: u16,
     /// The destination port. The port is set for the same protocols as `src_port`.
@@ -39,11 +39,11 @@ pub struct Parsed {
     pub tos: u8,
     /// The IPv4 TTL or the IPv6 hop limit.
     pub ttl: u8,
-    /// The DF flag; always `true` for IPv6, which routers never fragment.
+    /// The DF flag. Always `true` for IPv6, which routers never fragment.
     pub dont_fragment: bool,
 }
 
-/// The source and destination address of a packet. IPv4 addresses are IPv4-mapped
+/// The source and destination addresses of a packet. IPv4 addresses are IPv4-mapped
 /// (`::ffff:a.b.c.d`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Addresses {
@@ -54,7 +54,7 @@ pub struct Addresses {
 }
 
 impl Parsed {
-    /// Returns the source and destination address of `frame`, which must be the frame that was
+    /// Returns the source and destination addresses in `frame`, which must be the frame that was
     /// parsed. The addresses are zero if `frame` is too short.
     #[inline]
     #[must_use]
@@ -79,10 +79,10 @@ impl Parsed {
     /// frame that was parsed.
     ///
     /// The payload of an IPv4 fragment starts after the IPv4 header. The payload of an IPv6
-    /// fragment starts after the fragment header. The result equals `l4`, except for a first
-    /// fragment that contains extension headers (AH or destination options). The sender splits
-    /// everything after the fragment header, including extension headers (RFC 791 §3.2, RFC 8200
-    /// §4.5).
+    /// fragment starts after the fragment header. The result is the same as `l4`, except for a
+    /// first fragment that contains extension headers (AH or destination options). The sender
+    /// splits everything after the fragment header, including extension headers (RFC 791 §3.2, RFC
+    /// 8200 §4.5).
     #[must_use]
     pub fn share(&self, frame: &[u8]) -> u16 {
         if !matches!(self.fragment, Fragment::First { .. }) {

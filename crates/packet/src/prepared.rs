@@ -1,5 +1,5 @@
-//! The complete headers for frames to a backend. The headers are prepared once and written with
-//! wide stores.
+//! Complete headers for frames to a backend, which are prepared once and then written with wide
+//! stores.
 //!
 //! [`Prepared`] contains the link header and the outer headers of a [`Template`]. Writing prepared
 //! headers is faster than [`crate::rewrite_link`] and [`Template::write`], and produces the same
@@ -11,17 +11,18 @@ use crate::checksum::Sum;
 use crate::template::{Inner, LaidOut, Template};
 
 /// The link header and outer headers for packets to one backend. All inner packets have the same IP
-/// version. The value fills two cache lines. Outer headers over IPv4 use only the first one.
+/// version. The value occupies two cache lines, of which IPv4 outer headers use only the first.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Prepared<T> {
-    /// The length of link header and outer headers in bytes; 0 if the headers are not prepared.
+    /// The total length of the link header and the outer headers in bytes, or 0 if the headers are
+    /// not prepared.
     len: u8,
     /// `true` if an outer IPv4 header needs an identification.
     identified: bool,
     /// The length of the largest inner packet that fits the MTU, in bytes.
     most: u16,
-    /// The sum of the prepared outer IPv4 header.
+    /// The ones' complement sum of the prepared outer IPv4 header.
     sum: Sum,
     /// A value that the caller stores in the same cache lines.
     pub beside: T,
@@ -173,8 +174,8 @@ impl<T> Prepared<T> {
     }
 }
 
-/// Writes `N` bytes with one store. If the bytes were assigned one by one, the compiler would
-/// generate separate stores.
+/// Writes `N` bytes with one store, because the compiler would generate separate stores for bytes
+/// that are assigned one by one.
 #[inline(always)]
 fn put<const N: usize>(header: &mut [u8], at: usize, bytes: [u8; N]) -> Option<()> {
     *header.get_mut(at..)?.first_chunk_mut()? = bytes;
@@ -203,8 +204,8 @@ const LINK: usize = 14;
 const ADDRESSES: usize = 12;
 /// The length of the UDP and GUE headers together, in bytes.
 const GUE: usize = 12;
-/// The space in two cache lines that remains for headers if the caller's value has one byte. The
-/// longest headers, Ethernet and GUE over IPv6, need 66 bytes.
+/// The space for headers in two cache lines, if the caller's value is one byte long. The longest
+/// headers, Ethernet and GUE over IPv6, need 66 bytes.
 const ROOM: usize = 108;
 
 #[cfg(test)]

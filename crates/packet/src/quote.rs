@@ -20,7 +20,7 @@ use crate::{
 /// An ICMP error and the packet that it quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpError {
-    /// The kind of error.
+    /// The kind of ICMP error that was received.
     pub kind: IcmpErrorKind,
     /// The packet that caused the error.
     pub quoted: Quoted,
@@ -34,22 +34,22 @@ pub struct Quoted {
     pub family: Family,
     /// The offset of the IP header.
     pub at: u16,
-    /// The offset of the upper layer. This offset equals `end` if the quote ends before the upper
-    /// layer.
+    /// The offset of the upper layer. The value is the same as `end` if the quote ends before the
+    /// upper layer.
     pub l4: u16,
     /// The end of the quoted bytes. If an extension structure (RFC 4884) follows the quoted packet,
     /// the structure is included. At least 128 bytes precede that structure, so it is never parsed
     /// as a header.
     pub end: u16,
-    /// The length of the original packet in bytes, including the header. The value comes from the
+    /// The length of the original packet in bytes, including the header. The value is read from the
     /// length field, because the quote is usually shorter than the packet.
     pub total_len: u32,
-    /// The source and destination address of the quoted packet.
+    /// The source and destination addresses of the quoted packet.
     pub addresses: Addresses,
     /// The IP protocol number of the upper layer. If the quote ends in an extension header, this is
     /// the number of that extension header.
     pub protocol: u8,
-    /// The source and destination port of TCP, UDP, SCTP, DCCP and UDP-Lite. `None` for other
+    /// The source and destination ports of TCP, UDP, SCTP, DCCP and UDP-Lite. `None` for other
     /// protocols, for later fragments, and if the quote ends before the ports.
     pub ports: Option<(u16, u16)>,
     /// The fragment information of the quoted packet.
@@ -79,8 +79,8 @@ pub fn icmp_error(frame: &[u8], parsed: &Parsed) -> Option<Result<IcmpError, Mal
 }
 
 /// Returns `true` if `frame` contains an unfragmented ICMP or ICMPv6 message with a correct
-/// checksum. Call this function before you act on a message. Messages that are only forwarded need
-/// no check.
+/// checksum. Call this function before acting on a message. The call is not needed for messages
+/// that are only forwarded.
 ///
 /// # Cost
 /// One pass over the message.
@@ -213,11 +213,11 @@ const fn icmp_of(family: Family) -> u8 {
 /// A quoted packet that is a tunnel packet with outer headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotedTunnel {
-    /// The encapsulation; never [`Encapsulation::L2`]. `udp_checksum` is `false` if the quote ends
-    /// before the checksum field.
+    /// The encapsulation, which is never [`Encapsulation::L2`]. `udp_checksum` is `false` if the
+    /// quote ends before the checksum field.
     pub kind: Encapsulation,
-    /// The outer source address. If this machine sent the packet, the address is one of its own or
-    /// belongs to its source prefix.
+    /// The outer source address. If this machine sent the packet, it is one of the machine's own
+    /// addresses or belongs to its source prefix.
     pub source: IpAddr,
     /// The outer destination address, which is the address of the backend.
     pub destination: IpAddr,
@@ -257,7 +257,8 @@ pub fn quoted_tunnel(frame: &[u8], quoted: &Quoted) -> Option<QuotedTunnel> {
         _ => return None,
     };
     let carried = carried.filter(|_| whole);
-    // The inner packet extends to the end of the quote, so its offset follows from its length.
+    // The inner packet extends to the end of the quote, so its offset can be computed from its
+    // length.
     let at = carried.map(|(_, inner)| quoted.end.saturating_sub(u16::try_from(inner.len()).unwrap_or(0)));
     let inner =
         carried.zip(at).and_then(|((family, _), at)| Quoted::read(frame, family, at, quoted.end).ok());
@@ -274,8 +275,8 @@ pub fn quoted_tunnel(frame: &[u8], quoted: &Quoted) -> Option<QuotedTunnel> {
 /// headers.
 type Carried<'a> = Option<(Family, &'a [u8])>;
 
-/// Returns the packet inside GRE. The outer `Option` is `None` if this crate never writes such a
-/// header.
+/// Returns the packet inside GRE. Returns `None` instead of `Some(None)` if this crate never writes
+/// such a header.
 fn behind_gre(upper: &[u8]) -> Option<Carried<'_>> {
     let gre = match Gre::parse(upper) {
         Ok(gre) => gre,
@@ -290,9 +291,9 @@ fn behind_gre(upper: &[u8]) -> Option<Carried<'_>> {
     Some(Some((family, gre.payload())))
 }
 
-/// Returns the packet inside GUE. The outer `Option` is `None` if this crate never writes such a
-/// header. The UDP length counts the whole packet, which may be longer than the quote, so it is
-/// ignored.
+/// Returns the packet inside GUE. Returns `None` instead of `Some(None)` if this crate never writes
+/// such a header. The UDP length counts the whole packet, which may be longer than the quote, so it
+/// is ignored.
 fn behind_gue(upper: &[u8]) -> Option<Carried<'_>> {
     let gue = match Gue::parse(upper.get(8..).unwrap_or_default()) {
         Ok(gue) => gue,

@@ -1,7 +1,7 @@
 //! Translation of the addresses and ports of a UDP packet, as in NAT.
 //!
 //! Only the addresses, the ports, the first word of the payload and the checksums change. The
-//! receiver can still verify the packet, because a wrong checksum stays wrong. A UDP checksum of 0
+//! receiver can still detect damage, because a wrong checksum stays wrong. A UDP checksum of 0
 //! means that the sender computed no checksum, and it stays 0.
 //!
 //! The checksum rules are in RFC 1624 §3, RFC 768 and RFC 3022 §4.1.
@@ -48,7 +48,7 @@ pub fn readdress_udp(
 }
 
 /// Replaces the addresses of an IP header and updates the IPv4 checksum. Returns the difference
-/// between the old and the new pseudo-header sum.
+/// between the old and the new pseudo-header sums.
 ///
 /// Returns `None` and leaves the header unchanged if an address has the wrong family or if the
 /// header is too short.
@@ -69,7 +69,7 @@ fn readdress_ip(header: &mut [u8], source: IpAddr, destination: IpAddr) -> Optio
     }
 }
 
-/// The difference between a checksum before and after a change.
+/// The difference between the checksum before and after a change.
 #[derive(Clone, Copy)]
 struct Change(Sum);
 

@@ -1,8 +1,8 @@
 //! Chooses an outer source address for each flow, so that NICs of backends can spread GRE and
 //! IP-in-IP packets over their queues.
 //!
-//! Every value of the host bits is used, including all zeros and all ones. The prefix should
-//! therefore not be the prefix of a link.
+//! All host-bit values are used, including all zeros and all ones. The prefix should therefore not
+//! be assigned to a link.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -33,8 +33,8 @@ impl SourcePrefix {
     }
 }
 
-// The host bits are taken from the upper half of the hash. The lower bits already determine the GUE
-// port and the flow label.
+// The host bits are taken from the upper half of the hash. The lower half already determines the
+// GUE port and the flow label.
 #[inline]
 fn pick_v4(network: Ipv4Addr, len: u8, flow_hash: u64) -> Ipv4Addr {
     let [a, b, c, d, ..] = flow_hash.to_be_bytes();
@@ -43,7 +43,7 @@ fn pick_v4(network: Ipv4Addr, len: u8, flow_hash: u64) -> Ipv4Addr {
 
 #[inline]
 fn pick_v6(network: Ipv6Addr, len: u8, flow_hash: u64) -> Ipv6Addr {
-    // The upper 64 bits matter only for prefixes shorter than /64.
+    // The upper 64 bits are needed only for prefixes shorter than /64.
     let upper = flow_hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let host = u128::from(upper) << 64 | u128::from(flow_hash.rotate_left(32));
     Ipv6Addr::from_bits(network.to_bits() | host & host_mask_v6(len))

@@ -1,7 +1,7 @@
 //! Rules for the VLAN tags of outgoing frames.
 //!
 //! [`Tagging::after`] computes the tags of an outgoing frame from the tags that the frame had when
-//! it was received. A frame that is sent with a tag keeps its received priority bits.
+//! it was received. The priority bits of the received frame are kept.
 //!
 //! The rules of a VLAN bridge are in IEEE 802.1Q-2022 §6.9 and §9.6.
 
@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use crate::Tags;
 
-/// The rule for the VLAN tags of outgoing frames.
+/// The rule that determines the VLAN tags of outgoing frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Tagging {
     /// The tags stay unchanged.
     #[default]
     Keep,
-    /// The given tags replace the existing ones, and [`Tags::NONE`] removes all tags.
+    /// The given tags replace the existing tags. [`Tags::NONE`] removes all tags.
     Set(Tags),
     /// The first rule that matches the VLANs of the frame sets the new tags. A frame without a
     /// matching rule is dropped.
@@ -33,8 +33,8 @@ pub struct Translation {
 }
 
 impl Tagging {
-    /// Returns the tags of the outgoing frame for a frame that was received with `tags`. Returns
-    /// `None` if no rule matches and the frame must be dropped.
+    /// Returns the tags with which a frame that was received with `tags` is sent. Returns `None` if
+    /// no rule matches and the frame must be dropped.
     #[must_use]
     pub fn after(&self, tags: &Tags) -> Option<Tags> {
         let to = match self {

@@ -1,4 +1,4 @@
-//! The VLAN tags of a frame as a value that can be read, pushed, popped and replaced (IEEE 802.1Q).
+//! Reads, pushes, pops and replaces the VLAN tags of a frame (IEEE 802.1Q).
 
 use crate::protocol;
 
@@ -93,7 +93,8 @@ impl Tags {
         }
     }
 
-    /// Adds `tag` as the outermost tag. Returns `None` if there are already two tags.
+    /// Returns these tags with `tag` added as the outermost tag. Returns `None` if there are
+    /// already two tags.
     #[must_use]
     pub const fn push(self, tag: Tag) -> Option<Self> {
         match self.inner {
@@ -102,21 +103,22 @@ impl Tags {
         }
     }
 
-    /// Removes the outermost tag. An untagged frame stays untagged.
+    /// Returns these tags without the outermost tag. An untagged frame stays untagged.
     #[must_use]
     pub const fn pop(self) -> Self {
         Self { outer: self.inner, inner: None }
     }
 
-    /// Replaces the outermost tag with `tag`. An untagged frame gets `tag` as its only tag.
+    /// Returns these tags with the outermost one replaced by `tag`. An untagged frame gets `tag` as
+    /// its only tag.
     #[must_use]
     pub const fn replace(self, tag: Tag) -> Self {
         Self { outer: Some(tag), ..self }
     }
 
-    /// Returns these tags with the priorities of the tags in `frame`, copied by position. If
-    /// `frame` has only one tag, both tags get its priority. If `frame` is untagged, the priorities
-    /// stay unchanged.
+    /// Returns these tags with the priorities of the tags at the same positions in `frame`. If
+    /// `frame` has only one tag, both tags get the priority of that tag. If `frame` is untagged,
+    /// the priorities stay unchanged.
     #[must_use]
     pub fn with_priorities_of(self, frame: &Self) -> Self {
         let Some(outermost) = frame.outer else { return self };
@@ -144,7 +146,7 @@ impl Tags {
         self.outer
     }
 
-    /// Returns the tag after the outermost one.
+    /// Returns the tag after the outermost tag.
     #[inline]
     #[must_use]
     pub const fn inner(&self) -> Option<Tag> {

@@ -1,9 +1,9 @@
-//! The outer headers for packets to one backend, prepared once. Writing the headers costs a copy, a
+//! Prepares the outer headers for packets to one backend. Writing them then requires only a copy, a
 //! length field and a checksum update.
 //!
 //! A [`Template`] contains the bytes from the outer IP header up to the inner IP header, for GRE,
 //! IP-in-IP and GUE. The link header is written by [`crate::rewrite_link`]. If [`Template::write`]
-//! succeeds, it fills exactly [`Template::len`] bytes. If it fails, it changes no bytes.
+//! succeeds, it writes exactly [`Template::len`] bytes. If it fails, it changes nothing.
 //!
 //! The formats are defined in RFC 768, 791, 8200, 6864, 6437, 2784, 1701, 2003, 2473, 4213 and
 //! 6936, and in draft-ietf-intarea-gue-09.
@@ -28,8 +28,8 @@ pub struct Template {
     completion: Completion,
 }
 
-/// The fields that are set after [`Template::write`], because they depend on the bytes of the inner
-/// packet.
+/// Fields that depend on the bytes of the inner packet, and are therefore set after
+/// [`Template::write`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Completion {
     Nothing,
@@ -59,8 +59,7 @@ pub struct Inner {
     /// The flow hash of the inner packet. The flow hash determines the GUE source port, the IPv6
     /// flow label and, with a source prefix, the source address.
     pub flow_hash: u64,
-    /// The identification of the outer packet. The identification is written only into IPv4 headers
-    /// without DF.
+    /// The identification of the outer packet, which is written only into IPv4 headers without DF.
     pub identification: u16,
 }
 
@@ -104,7 +103,7 @@ impl Template {
     }
 
     /// Sets the recursion control field of GRE (RFC 1701), 0 to 7. Templates with other
-    /// encapsulations stay unchanged. A packet that is redirected to a peer carries the value 1.
+    /// encapsulations stay unchanged. The value is 1 in a packet that is redirected to a peer.
     #[must_use]
     pub fn with_recursion(self, recursion: u8) -> Self {
         match self.shim {
@@ -114,8 +113,8 @@ impl Template {
     }
 
     /// Converts this template for packets that are redirected to another cluster. The last `kept`
-    /// bits of the outer destination are copied from the inner destination. The recursion control
-    /// is one more than the number of earlier redirections.
+    /// bits of the outer destination are copied from the inner destination. The value of the
+    /// recursion control is the number of earlier redirects plus one.
     ///
     /// Returns `None` unless the encapsulation is GRE, both headers have the same family, and
     /// `kept` does not exceed the number of bits in an address.
@@ -237,10 +236,10 @@ impl Template {
 
     /// Sets the fields that depend on the bytes of the inner packet. `packet` extends from the
     /// outer IP header to the end of the inner packet, and `redirected` is the number of earlier
-    /// redirections. Returns `false` if `packet` was not written by this template.
+    /// redirects. Returns `false` if `packet` was not written by this template.
     ///
     /// # Cost
-    /// Zero for most templates. GUE with a checksum costs one call of
+    /// Zero for most templates. GUE with a checksum costs one call to
     /// [`Template::finish_checksum`]. Packets to another cluster cost a few loads and stores.
     #[inline]
     #[must_use]
@@ -362,7 +361,7 @@ impl Shim {
         Self::Gue([0, 0, hi, lo, 0, 0, 0, 0, 0, inner.protocol(), 0, 0])
     }
 
-    /// Returns the bytes of `header` followed by the bytes of this shim.
+    /// Returns the bytes of `header`, followed by the bytes of this shim header.
     fn behind<const N: usize>(&self, header: &[u8]) -> [u8; N] {
         let shim: &[u8] = match self {
             Self::None => &[],
@@ -374,8 +373,8 @@ impl Shim {
         bytes
     }
 
-    /// Writes the shim to `out`. `len` is the number of bytes from the end of the outer IP header
-    /// to the end of the inner packet.
+    /// Writes the shim header to `out`. `len` is the number of bytes from the end of the outer IP
+    /// header to the end of the inner packet.
     #[inline]
     fn write(&self, out: &mut [u8], len: u16, flow_hash: u64) {
         match self {
@@ -426,8 +425,8 @@ fn fill_v6(ip: &mut [u8; 40], prefix: Option<SourcePrefix>, payload: u16, tos: u
     }
 }
 
-/// Copies the last bits of the inner destination into the outer one, and increments the recursion
-/// control.
+/// Copies the last bits of the inner destination into the outer destination, and increments the
+/// recursion control.
 #[cold]
 fn redirect(packet: &mut [u8], kept: u8, redirected: u8) -> Option<()> {
     let gre = if packet.first()? >> 4 == 4 {

@@ -3,8 +3,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Returns valid frames with up to two VLAN tags. The frames may have options, extension headers,
-/// fragments and padding.
+/// Generates valid frames with up to two VLAN tags. The frames may be fragments, and may have
+/// options, extension headers and padding.
 pub(crate) fn frame() -> impl Strategy<Value = Vec<u8>> {
     (any::<[u8; 12]>(), vec(tag(), 0..=2), any::<bool>(), upper(), padding()).prop_flat_map(
         |(macs, tags, v6, upper, padding)| {
@@ -21,7 +21,7 @@ pub(crate) fn frame() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Returns frames in which up to three bytes are replaced. Some frames are also truncated.
+/// Generates frames in which up to three bytes are replaced. Some frames are also truncated.
 pub(crate) fn damaged_frame() -> impl Strategy<Value = Vec<u8>> {
     // The damage is limited to the first 120 bytes, which contain the headers.
     let flips = vec((0..120usize, any::<u8>()), 0..=3);
@@ -48,7 +48,7 @@ fn padding() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 0..20)
 }
 
-/// Returns the protocol number and the bytes of an upper layer.
+/// Generates a protocol number and the bytes of an upper layer.
 fn upper() -> impl Strategy<Value = (u8, Vec<u8>)> {
     let tcp = (any::<[u8; 12]>(), 5..=15u8, any::<[u8; 7]>(), vec(any::<u8>(), 0..40)).prop_map(
         |(start, words, end, data)| {
@@ -69,7 +69,7 @@ fn upper() -> impl Strategy<Value = (u8, Vec<u8>)> {
     prop_oneof![3 => tcp, 2 => udp, 2 => (other, vec(any::<u8>(), 0..60))]
 }
 
-/// Returns the 16-bit word with DF, MF and the fragment offset. Most values belong to an
+/// Generates the 16-bit word with DF, MF and the fragment offset. Most values belong to an
 /// unfragmented packet.
 fn fragment_word() -> impl Strategy<Value = u16> {
     prop_oneof![4 => Just(0u16), 2 => Just(0x4000), 1 => Just(0x2000), 1 => any::<u16>()]

@@ -66,7 +66,7 @@ mod tests {
             [expected[10], expected[11]] = [0, 0];
             let sum = oracle::checksum(&expected);
             [expected[10], expected[11]] = sum.to_be_bytes();
-            // The values 0x0000 and 0xffff are equal in ones' complement. A header is never all
+            // In ones' complement, 0x0000 and 0xffff are the same value. A header is never all
             // zeros, so both functions write 0x0000 only for a sum of 0xffff.
             prop_assert_eq!(&ip[..20], &expected[..]);
             prop_assert_eq!(&ip[20..], &options[..]);

@@ -9,11 +9,11 @@ use core::net::IpAddr;
 
 use crate::{Encapsulation, Family, Fragment, Gre, Gue, Ipv4, Ipv6, Udp, protocol};
 
-/// The position of an encapsulated IP packet within the outer packet, and some fields of the outer
+/// The position of an encapsulated IP packet in the outer packet, and some fields of the outer
 /// headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunnelled {
-    /// The encapsulation; never [`Encapsulation::L2`].
+    /// The encapsulation, which is never [`Encapsulation::L2`].
     pub kind: Encapsulation,
     /// The outer source address.
     pub source: IpAddr,
@@ -37,11 +37,11 @@ pub struct Tunnelled {
 /// not carry IPv4 or IPv6. Only the version field of the inner packet is checked. Optional fields
 /// of GRE are skipped.
 ///
-/// The GRE checksum is verified if the packet has one, because no later device checks it. The
-/// checksums of the outer IP and UDP headers are not verified, because the NIC checks them.
+/// If a GRE checksum is present, it is verified, because no later device checks it. The checksums
+/// of the outer IP and UDP headers are not verified, because the NIC verifies them.
 ///
 /// # Cost
-/// Reads the headers only, or the whole packet if it has a GRE checksum.
+/// Reads only the headers, or the whole packet if it has a GRE checksum.
 #[must_use]
 pub fn decapsulate(ip: &[u8]) -> Option<Tunnelled> {
     match ip.first()? >> 4 {

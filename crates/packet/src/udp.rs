@@ -38,7 +38,7 @@ impl<'a> Udp<'a> {
         u16::from_be_bytes([self.header[2], self.header[3]])
     }
 
-    /// Returns the checksum; 0 means that the sender did not compute a checksum.
+    /// Returns the checksum. The value 0 means that the sender did not compute a checksum.
     #[inline]
     #[must_use]
     pub const fn checksum(&self) -> u16 {

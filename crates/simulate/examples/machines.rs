@@ -1,6 +1,6 @@
-//! Prints how many connections break if a machine leaves while a backend drains. Run the example
-//! with `cargo run --release --example machines`. The output has one line for each cluster size and
-//! one column for each hashing method.
+//! Prints how many connections break if a machine leaves the cluster while a backend drains. Run
+//! the example with `cargo run --release --example machines`. The output has one line for each
+//! cluster size and one column for each hashing method.
 
 use std::error::Error;
 use std::path::Path;

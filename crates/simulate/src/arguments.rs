@@ -42,8 +42,7 @@ pub struct Arguments {
     /// Set the time at which the configuration of --to is loaded, at most 24h
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     pub at: Duration,
-    /// Set the time between the first and the last machine that loads the new configuration, at
-    /// most 24h
+    /// Let the machines load the new configuration one after another within this time, at most 24h
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     pub skew: Duration,
     /// Set the number of concurrent flows, overriding the script
@@ -85,7 +84,7 @@ pub enum SimulateError {
     Scenario {
         /// The label of the scenario.
         label: String,
-        /// The cause.
+        /// The reason why the scenario is invalid.
         cause: ScenarioError,
     },
     /// The SVG file cannot be written.
@@ -93,7 +92,7 @@ pub enum SimulateError {
     Drawing {
         /// The path of the file.
         file: String,
-        /// The cause.
+        /// The error that occurred when the file was written.
         cause: io::Error,
     },
 }
@@ -137,7 +136,7 @@ fn scenarios(arguments: &Arguments) -> Result<Vec<Scenario>, SimulateError> {
         scenario.seed = arguments.seed.unwrap_or(scenario.seed);
         if let Some(flows) = arguments.flows {
             let traffic = &mut scenario.traffic;
-            // The rate of new flows is multiplied by the same factor as the number of flows.
+            // The rate of new flows is scaled by the same factor as the number of flows.
             traffic.arrivals *= f64::from(flows) / f64::from(traffic.flows.max(1));
             traffic.flows = flows;
         }

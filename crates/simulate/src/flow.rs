@@ -17,8 +17,8 @@ pub(crate) struct Flow {
     pub(crate) last_ms: u32,
     /// The backend that received the first packet.
     pub(crate) backend: u16,
-    /// One bit for each machine whose flow table may contain the flow. The entry in the table may
-    /// have expired.
+    /// A bit mask of the machines whose flow tables may contain the flow. The entries may have
+    /// expired.
     holders: [u64; 2],
 }
 

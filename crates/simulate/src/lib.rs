@@ -1,8 +1,8 @@
-//! Simulates a load balancer cluster behind ECMP offline. The result shows how many connections
-//! break when machines and backends change.
+//! Simulates a load balancer cluster behind ECMP routers, offline. The result shows how many
+//! connections break when machines and backends change.
 //!
 //! A [`Scenario`] describes machines, backends, flows and events. [`run`] returns an [`Outcome`]
-//! for one hashing method, with or without flow tables. Runs with the same seed give the same
+//! for one hashing method, with or without flow tables. Runs with the same seed produce the same
 //! results. Individual packets are not simulated. For each flow, the simulation computes only which
 //! machine receives the flow and which backend this machine selects.
 //!
@@ -73,8 +73,8 @@ pub use svg::svg;
 ///
 /// # Cost
 /// A flow costs about 50 ns for each epoch in which it sends packets. An epoch is the time between
-/// two changes of the cluster. Memory is needed only if the size of the flow tables is limited: 40
-/// bytes per live flow.
+/// two changes to the cluster. If the size of the flow tables is limited, each live flow takes 40
+/// bytes of memory. Otherwise flows take no memory.
 pub fn run(scenario: &Scenario, hashing: Hashing, with_tables: bool) -> Result<Outcome, ScenarioError> {
     scenario.check()?;
     Ok(run::run(&world::World::new(scenario, hashing)?, with_tables))

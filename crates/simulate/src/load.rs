@@ -31,7 +31,7 @@ impl Loads {
     }
 
     /// Adds a flow that is live during the time range `lives`. A measurement in the first
-    /// millisecond of this range does not count the flow.
+    /// millisecond of this range does not include the flow.
     #[inline]
     pub(crate) fn add(&mut self, world: &World<'_>, flow: &Flow, lives: RangeInclusive<u32>) {
         for load in self.0.iter_mut().filter(|load| load.at_ms > *lives.start() && load.at_ms <= *lives.end())
@@ -44,8 +44,8 @@ impl Loads {
     }
 
     /// Returns the balance over backends and the balance over machines. The expected share of a
-    /// backend is its weight in the configuration version that the first machine uses. All machines
-    /// that receive packets from routers have the same expected share.
+    /// backend is proportional to its weight in the configuration version of the first machine. All
+    /// machines that receive packets from routers have the same expected share.
     pub(crate) fn balances(&self, world: &World<'_>) -> (Balance, Balance) {
         let (mut backends, mut machines) = (Balance::default(), Balance::default());
         for load in &self.0 {

@@ -1,5 +1,5 @@
-//! The result of one run. The result contains the counts of broken, moved and lost flows, by event
-//! and over time, and the balance of the load.
+//! The result of one run: the numbers of broken, moved and lost flows, by event and over time, and
+//! the load balance.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use crate::Hashing;
 /// The result of one run with one hashing method, with or without flow tables.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// The hashing method.
+    /// The hashing method of the run.
     pub hashing: Hashing,
     /// `true` if machines keep flow tables.
     pub flow_tables: bool,
@@ -20,7 +20,7 @@ pub struct Outcome {
     /// The counts between each event and the next. The entry at index 0 contains the counts before
     /// the first event.
     pub by_event: Vec<Counts>,
-    /// The broken connections in each of [`SPANS`] equal time spans.
+    /// The number of broken connections in each of [`SPANS`] equal time spans.
     pub broken_over_time: Vec<u64>,
     /// The balance of live flows over the serving backends, relative to the weights of the
     /// backends.
@@ -35,8 +35,9 @@ pub struct Counts {
     /// The number of times that a flow moved to a different machine because the next hops of
     /// routers changed.
     pub moved: u64,
-    /// The number of broken flows. A flow breaks if one of its packets reaches no backend, or
-    /// reaches a backend other than that of its first packet, although the first backend is up.
+    /// The number of broken flows. A flow breaks if one of its packets reaches no backend. It also
+    /// breaks if a packet reaches a different backend than its first packet, even though the first
+    /// backend is up.
     pub broken: u64,
     /// The number of flows whose backend failed, or was already down when the flow began.
     pub lost: u64,
@@ -46,8 +47,8 @@ pub struct Counts {
     pub untracked: u64,
 }
 
-/// The balance of a load, which is the largest ratio of an actual to an expected share. A value of
-/// 1 means that the load is perfectly even.
+/// The balance of a load: the largest ratio of an actual share to its expected share. A value of 1
+/// means that the load is perfectly even.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Balance {
     /// The balance before the first event.

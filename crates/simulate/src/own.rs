@@ -1,10 +1,11 @@
-//! Converts the configuration of a user to a simulated cluster, and a change of this configuration
-//! to a rollout.
+//! Converts a user's configuration to a simulated cluster, and a change to this configuration to a
+//! rollout.
 //!
 //! [`clusters`] returns a [`Cluster`] for each pool that services use before or after the change.
 //! The model does not include keyed pools (their requests are not connections), other clusters,
 //! fallback pools, health checks and slow start. A backend remains the same server as long as its
-//! name and address stay the same. Like the load balancer, the simulation hashes only the name.
+//! name and address stay the same. Like the load balancer, the simulation hashes only the name of a
+//! backend.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,8 +17,8 @@ use crate::plan::{Cluster, Rollout};
 use crate::scenario::{Backend, BackendState, FlowTables, Machine, Version};
 
 /// Returns one cluster for each pool that services of `old` use. If `new` is given, returns only
-/// the pools that the change affects. If `only` is given, returns only the pool that has this name
-/// before or after the change.
+/// clusters for pools that the change affects. If `only` is given, returns only the cluster for the
+/// pool that has this name before or after the change.
 #[must_use]
 pub fn clusters(old: &Config, new: Option<&Config>, only: Option<&str>) -> Vec<Cluster> {
     let wanted =
@@ -61,7 +62,7 @@ fn pairs<'a>(old: &'a Config, new: Option<&'a Config>) -> Vec<Pair<'a>> {
     found.into_values().collect()
 }
 
-/// Returns the service of the new configuration that has the same VIP name, protocol and ports.
+/// Returns the service in the new configuration that has the same VIP name, protocol and ports.
 fn namesake<'a>(new: &'a Config, vip: &Vip, service: &Service) -> Option<&'a Service> {
     let vip = new.vips().iter().find(|other| other.name == vip.name)?;
     let same = |other: &&Service| other.protocol == service.protocol && other.ports == service.ports;
@@ -124,15 +125,15 @@ fn label(pair: &Pair<'_>) -> String {
 
 type Server = (Arc<str>, IpAddr);
 
-/// Returns the servers of both pools, sorted by name.
+/// Returns the servers of the old and the new pool, sorted by name.
 fn servers(pair: &Pair<'_>) -> Vec<Server> {
     let members = pair.from.members.iter().chain(&pair.to.members);
     let servers = members.map(|member| (Arc::clone(&member.backend.name), member.backend.address));
     servers.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Returns the backends. If servers at two addresses have the same name, the report shows the name
-/// together with the address.
+/// Returns the backends. If two servers have the same name, the report shows each name together
+/// with the address.
 fn backends(servers: &[Server]) -> Vec<Backend> {
     let shown = |server: &Server| {
         let (name, address) = server;

@@ -1,14 +1,14 @@
 //! Counts the occupied entries of flow tables whose size is limited.
 //!
 //! [`Places`] counts the entries of each machine and frees an entry at the time that the caller has
-//! scheduled. The caller keeps track of which machine has an entry for which flow. If tables have
-//! no limit, the counts are not used. When a table is emptied, releases that were scheduled before
-//! have no effect on the new entries of the table.
+//! scheduled. The caller tracks which machine has an entry for which flow. The counts are not used
+//! for unlimited tables. When a table is emptied, releases that were scheduled earlier have no
+//! effect on its new entries.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// The occupied entries of the flow tables of all machines.
+/// The occupied flow table entries of all machines.
 #[derive(Debug)]
 pub(crate) struct Places {
     limit: Option<u32>,
@@ -16,12 +16,13 @@ pub(crate) struct Places {
     /// The number of times that the table of each machine was emptied.
     lives: Vec<u16>,
     leaving: BinaryHeap<Reverse<Leaving>>,
-    /// The number of scheduled releases that were canceled, because the flow returned.
+    /// The number of scheduled releases that were canceled because the flow returned to the
+    /// machine.
     kept: HashMap<Leaving, u32>,
 }
 
-/// A scheduled release. It consists of the time in milliseconds, the machine, and the number of
-/// times that the table of the machine had been emptied before.
+/// A scheduled release: the time in milliseconds, the machine, and how many times the table of the
+/// machine had been emptied before.
 type Leaving = (u32, u16, u16);
 
 impl Places {
@@ -59,7 +60,7 @@ impl Places {
         is_room
     }
 
-    /// Schedules the release of an entry of the machine for the time `at_ms`.
+    /// Schedules the release of one of the machine's entries at the time `at_ms`.
     #[inline]
     pub(crate) fn free_at(&mut self, at_ms: u32, machine: u16) {
         if self.are_limited() {

@@ -1,6 +1,5 @@
-//! The list of events of a simulation. A [`Plan`] collects events and builds the lists of a
-//! [`Scenario`](crate::Scenario). Events come from scripts (`script`) and from configurations
-//! (`own`).
+//! The list of events in a simulation. A [`Plan`] collects the events from a script (`script`) or a
+//! configuration (`own`), and builds the lists of a [`Scenario`](crate::Scenario).
 
 use crate::random::{Stream, draw};
 use crate::scenario::{Backend, BackendState, Change, Event, FlowTables, Machine, Version};
@@ -10,7 +9,7 @@ use crate::scenario::{Backend, BackendState, Change, Event, FlowTables, Machine,
 pub struct Cluster {
     /// The name in the report.
     pub label: String,
-    /// The machines.
+    /// The machines of the cluster.
     pub machines: Vec<Machine>,
     /// The backends, including the backends that a change adds later.
     pub backends: Vec<Backend>,
@@ -18,11 +17,11 @@ pub struct Cluster {
     pub version: Version,
     /// The flow table of each machine.
     pub flow_tables: FlowTables,
-    /// The change of the configuration. `None` if all events come from the script.
+    /// The change to the configuration. `None` if all events come from the script.
     pub change: Option<Rollout>,
 }
 
-/// A change of the cluster from one configuration to another.
+/// The change from one cluster configuration to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rollout {
     /// The version that the reload activates. Removed backends drain in this version.
@@ -49,7 +48,7 @@ pub(crate) struct Plan {
     seed: u64,
 }
 
-/// The time at which a change starts, and how long it takes until all machines have adopted it.
+/// The time at which a change starts, and the duration until all machines have adopted it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Takeover {
     pub(crate) at_ms: u32,

@@ -1,11 +1,10 @@
-//! Random numbers that are computed from the seed, a stream and an index. The generator has no
-//! state, so the result does not depend on the order of calls.
+//! Computes random numbers from the seed, a stream and an index. The generator has no state, so the
+//! result does not depend on the order of calls.
 //!
 //! Reference: `mix` is the finalizer of SplitMix64 (Steele, Lea, Flood, *Fast splittable
 //! pseudorandom number generators*, OOPSLA 2014).
 
-/// The stream of a random number, which corresponds to its purpose. Streams are independent of each
-/// other.
+/// The purpose of a random number. Each purpose has an independent stream of numbers.
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
 pub(crate) enum Stream {
@@ -15,9 +14,9 @@ pub(crate) enum Stream {
     Flow = 2,
     /// The lifetime of a flow.
     Lifetime = 3,
-    /// The second random number that a log-normal lifetime needs.
+    /// The second random number for a log-normal lifetime.
     Second = 4,
-    /// The remaining fraction of the lifetime of a flow that is live at the start.
+    /// For a flow that is live at the start, the remaining fraction of its lifetime.
     Residual = 5,
     /// The time between two new flows.
     Arrival = 6,
@@ -53,7 +52,8 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 mod tests {
     use super::*;
 
-    /// The published outputs of SplitMix64 from state 1234567 are `mix(1234567 + n * GOLDEN)`.
+    /// For the initial state 1234567, the published outputs of SplitMix64 are `mix(1234567 + n *
+    /// GOLDEN)`.
     #[test]
     fn the_mix_is_that_of_splitmix64() {
         let outputs = (1..=3).map(|n: u64| mix(1_234_567u64.wrapping_add(n.wrapping_mul(GOLDEN))));

@@ -1,5 +1,5 @@
-//! The report of a simulation, which can be printed as tables or serialized as JSON. Module `svg`
-//! draws the chart.
+//! The report of a simulation, which can be printed as tables or serialized as JSON. The module
+//! `svg` draws the chart.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ pub struct Run {
     pub machines: usize,
     /// The number of backends, including backends that are added later.
     pub backends: usize,
-    /// The number of slots in the table of a version.
+    /// The number of slots in the lookup table.
     pub table_size: u32,
     /// The router type: `plain`, or `resilient` followed by the number of buckets.
     pub router: String,
@@ -43,8 +43,8 @@ pub struct Run {
     pub lifetimes: &'static str,
     /// The time between two packets of a flow in seconds.
     pub packet_interval_seconds: f64,
-    /// The maximum number of flows in the flow table of a machine. JSON `null` means that the size
-    /// is unlimited.
+    /// The maximum number of flows in a machine's flow table. JSON `null` means that the size is
+    /// unlimited.
     pub flow_table_places: Option<u32>,
     /// The events of the scenario.
     pub events: Vec<Occurrence>,
@@ -62,7 +62,7 @@ pub struct Occurrence {
 }
 
 impl Run {
-    /// Creates the report of a scenario. An event without a label belongs to the event before it,
+    /// Creates the report of a scenario. An event without a label belongs to the preceding event,
     /// so its counts are added to that event.
     #[must_use]
     pub fn new(scenario: &Scenario, mut outcomes: Vec<Outcome>) -> Self {
@@ -98,7 +98,7 @@ impl Run {
     }
 }
 
-/// Adds the counts of each event without a label to the event before it.
+/// Adds the counts of each event without a label to the preceding event.
 fn joined(scenario: &Scenario, counts: &[Counts]) -> Vec<Counts> {
     let mut all: Vec<Counts> = counts.iter().take(1).copied().collect();
     for (event, count) in scenario.events.iter().zip(counts.iter().skip(1)) {

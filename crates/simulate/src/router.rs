@@ -1,10 +1,9 @@
-//! The ECMP next hops of a router. The next hops determine which machine receives the packets of a
-//! flow.
+//! The ECMP next hops of a router, which determine the machine that receives the packets of a flow.
 //!
 //! A router computes the hash of a flow modulo the number of next hops. The result is the index of
 //! the flow's next hop. A resilient router has a constant number of next hops, which are called
 //! buckets. Each machine gets an equal share of the buckets, rounded up or down, and a change moves
-//! as few buckets as possible. The model does not include weights of next hops and timers of
+//! as few buckets as possible. The model does not include next-hop weights or the timers of
 //! resilient groups.
 
 use crate::scenario::Router;
@@ -22,7 +21,7 @@ pub(crate) fn next_hops(router: Router, before: &[u16], live: &[u16]) -> Vec<u16
     }
 }
 
-/// Takes buckets from machines that left and from machines that exceed their quota. The freed
+/// Takes buckets from machines that have left and from machines that exceed their quota. The freed
 /// buckets are assigned one after another, each to the first machine that is below its quota.
 fn rebalanced(before: &[u16], live: &[u16]) -> Vec<u16> {
     let mut left = quotas(before, live);
@@ -71,8 +70,8 @@ mod tests {
     }
 
     proptest! {
-        /// The minimum number of moved buckets is the number of buckets of machines that left, plus
-        /// the number of buckets above an even share.
+        /// The minimum number of moved buckets is the sum of two numbers: the buckets of machines
+        /// that left, and the buckets above an even share.
         #[test]
         fn resilient_router_moves_the_minimum_of_buckets(
             first in prop::collection::btree_set(0_u16..12, 1..12),

@@ -6,9 +6,9 @@
 //! therefore always refers to the backend of the first packet, and one bit per machine is enough to
 //! store it.
 //!
-//! If flow tables have no size limit, flows do not affect each other, and each flow is simulated to
-//! its end before the next flow begins. With a limit, flows are processed in order of time. Packets
-//! in the same millisecond are processed in the order of flow indexes.
+//! If flow tables have no size limit, flows do not affect each other, so each flow is simulated
+//! completely before the next flow. With a limit, flows are processed in order of time. Packets in
+//! the same millisecond are processed in the order of flow indexes.
 
 use crate::flow::{Arrivals, Begun, Flow};
 use crate::load::Loads;
@@ -63,7 +63,7 @@ struct Due {
     flow: Flow,
 }
 
-/// The time and the machine of one packet of a flow.
+/// The time of one packet in a flow, and the machine that received the packet.
 #[derive(Clone, Copy)]
 struct Visit {
     epoch: usize,
@@ -207,7 +207,7 @@ impl Run<'_> {
     }
 
     /// Returns the last packet of the flow that `machine` received. The search begins with `visit`,
-    /// which is the packet before the current one.
+    /// which is the packet before the current packet.
     fn last_visit_of(&self, flow: &Flow, machine: u16, mut visit: Visit) -> Visit {
         let (timeline, interval) = (&self.world.timeline, self.world.interval_ms());
         while visit.machine != Some(machine) {
@@ -238,7 +238,7 @@ impl Run<'_> {
         }
         match (is_known, stays) {
             (true, false) => self.places.keep(visit.at_ms + idle, machine),
-            // The hash key has changed. Lookups can no longer find the entry, so it expires.
+            // The hash key has changed, so lookups no longer find the entry and it expires.
             (false, true) if epoch.emptied[usize::from(machine)] <= visit.epoch => {
                 self.places.free_at(visit.at_ms + idle, machine);
             }
@@ -255,7 +255,7 @@ impl Run<'_> {
         is_held
     }
 
-    /// Schedules the release of the entry on the machine of `visit`, because the flow no longer
+    /// Schedules the release of the entry on the machine in `visit`, because the flow no longer
     /// uses that machine.
     fn release(&mut self, flow: &Flow, visit: Visit) {
         let Some(machine) = visit.machine.filter(|machine| flow.is_held(*machine)) else { return };

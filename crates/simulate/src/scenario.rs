@@ -35,8 +35,8 @@ pub struct Scenario {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Traffic {
     /// The number of live flows at the start. The remaining lifetimes of these flows are
-    /// distributed as in steady state. The first packets of these flows are spread evenly over the
-    /// first packet interval.
+    /// distributed as in a steady state, and their first packets are spread evenly over the first
+    /// packet interval.
     pub flows: u32,
     /// The mean number of new flows per second. New flows form a Poisson process.
     pub arrivals: f64,
@@ -61,15 +61,15 @@ pub enum Lifetimes {
     LogNormal,
 }
 
-/// The method that a router uses to distribute flows over its next hops.
+/// The method by which a router distributes flows over its next hops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Router {
     /// The router uses the hash modulo the number of next hops. The next hops are in the order of
     /// the machines.
     Plain,
     /// The router uses the hash modulo the number of buckets. Each bucket has a next hop. A change
-    /// moves as few buckets as possible while keeping shares even, and all of them move at the same
-    /// time. Real routers can wait until a bucket is idle, and then move fewer flows.
+    /// moves as few buckets as are needed for even shares, all at the same time. Real routers can
+    /// wait until a bucket is idle, and therefore move fewer flows.
     Resilient {
         /// The number of buckets: at least 1, and at least the number of machines.
         buckets: u32,
@@ -82,7 +82,8 @@ pub enum Router {
 /// - Every entry can store every flow. In `conntrack` a flow has two buckets of four entries.
 /// - A new flow never evicts a flow on probation.
 /// - Timeouts do not shrink when the table fills.
-/// - A flow that found no free entry tries again after the next event, not with its next packet.
+/// - A flow that found no free entry tries again after the next event instead of with its next
+///   packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowTables {
     /// The maximum number of flows. `None` means that the number is not limited.
@@ -102,7 +103,7 @@ pub struct Machine {
     pub is_there: bool,
 }
 
-/// A backend server. Two servers with the same name and different addresses are separate backends.
+/// A backend server. Servers with the same name but different addresses are separate backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
     /// The name that the report shows.
@@ -111,11 +112,10 @@ pub struct Backend {
     pub hash_name: String,
 }
 
-/// A version of the configuration. A version contains all data on which the selection of a backend
-/// depends.
+/// A version of the configuration, with all data on which the selection of a backend depends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// The hash key of the cluster.
+    /// The cluster's hash key.
     pub key: [u8; 16],
     /// The number of slots in the table, a prime.
     pub table_size: u32,
@@ -146,7 +146,7 @@ pub struct Event {
     pub change: Change,
 }
 
-/// A change of the cluster. Machines, backends and versions are indexes into the lists of the
+/// A change to the cluster. Machines, backends and versions are indexes into the lists of the
 /// scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -181,9 +181,9 @@ pub enum Change {
 #[non_exhaustive]
 pub enum ScenarioError {
     /// A value of the scenario is out of range.
-    #[error("the scenario has {found} {what}, but the range is {allowed}")]
+    #[error("invalid scenario: {what} = {found}, but the range is {allowed}")]
     Range {
-        /// The name of the value in the plural, such as "machines".
+        /// The description of the value, such as "machines".
         what: &'static str,
         /// The invalid value.
         found: u64,
@@ -203,7 +203,7 @@ pub enum ScenarioError {
     Table {
         /// The index of the version.
         version: usize,
-        /// The cause.
+        /// The reason why the table cannot be built.
         cause: String,
     },
 }
@@ -245,12 +245,12 @@ impl Scenario {
             Range { what: "machines", found: machines, from: 1, to: MAX_MACHINES as u64 },
             range("backends", self.backends.len() as u64, 1, most),
             range("versions", self.versions.len() as u64, 1, most),
-            range("buckets", u64::from(buckets), machines, MAX_BUCKETS),
-            range("milliseconds of duration", u64::from(self.duration_ms), 1, longest_run),
+            range("router buckets", u64::from(buckets), machines, MAX_BUCKETS),
+            range("duration in milliseconds", u64::from(self.duration_ms), 1, longest_run),
             range("flows", u64::from(traffic.flows), 0, MAX_FLOWS),
             range("arrivals per second", arrivals, 0, MAX_FLOWS),
-            range("milliseconds of lifetime", u64::from(traffic.lifetime_ms), 1, longest_run),
-            range("milliseconds between packets", u64::from(traffic.packet_interval_ms), 1, longest),
+            range("flow lifetime in milliseconds", u64::from(traffic.lifetime_ms), 1, longest_run),
+            range("packet interval in milliseconds", u64::from(traffic.packet_interval_ms), 1, longest),
         ]
     }
 
@@ -291,7 +291,7 @@ impl Version {
         (0..).zip(self.states.iter().map(weight)).filter(|(_, weight)| *weight > 0)
     }
 
-    /// Returns the salt for the hash of a flow, which makes the hash depend on the key.
+    /// Returns the salt that makes flow hashes depend on the key.
     pub(crate) fn salt(&self) -> u64 {
         let bits = u128::from_be_bytes(self.key);
         #[expect(clippy::cast_possible_truncation, reason = "the casts split the key into halves")]
@@ -301,7 +301,7 @@ impl Version {
 }
 
 impl Traffic {
-    /// Returns the lifetime of a flow in milliseconds. If `is_residual` is set, returns the
+    /// Returns the lifetime of a flow in milliseconds. If `is_residual` is `true`, returns the
     /// remaining lifetime of a flow that is live at the start.
     ///
     /// The probability that a flow is live at a given time is proportional to its lifetime, and the

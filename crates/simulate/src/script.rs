@@ -1,8 +1,8 @@
 //! The script of a simulation, which is a small TOML file with traffic, router, flow tables and
 //! events.
 //!
-//! [`parse`] returns a [`Scenario`], or all problems of the script with their lines and keys. The
-//! cluster comes from the script or from a configuration.
+//! [`parse`] returns a [`Scenario`], or all problems in the script with their lines and keys. The
+//! cluster is defined by the script or by a configuration.
 
 mod event;
 
@@ -21,7 +21,7 @@ use crate::scenario::{
 /// Reads and checks a script file.
 ///
 /// # Errors
-/// Returns all [`Problems`] of the script.
+/// Returns all [`Problems`] in the script.
 pub fn load(file: &Path, from: Option<Base<'_>>) -> Result<Scenario, Problems> {
     let text = read_text(file, MAX_BYTES).map_err(Problems::from)?;
     parse(&text, file, from)
@@ -30,7 +30,7 @@ pub fn load(file: &Path, from: Option<Base<'_>>) -> Result<Scenario, Problems> {
 /// The cluster and the change that a configuration provides for a script.
 #[derive(Clone, Copy, Debug)]
 pub struct Base<'a> {
-    /// The cluster, which may include a change of its configuration.
+    /// The cluster, which may include a change to its configuration.
     pub cluster: &'a Cluster,
     /// The time in milliseconds at which the first machine applies the change.
     pub at_ms: u32,
@@ -42,7 +42,7 @@ pub struct Base<'a> {
 /// replaces the section `[cluster]`.
 ///
 /// # Errors
-/// Returns all [`Problems`] of the script, sorted by line.
+/// Returns all [`Problems`] in the script, sorted by line.
 pub fn parse(text: &str, file: &Path, from: Option<Base<'_>>) -> Result<Scenario, Problems> {
     let report = Report::default();
     let parts = gather(&report, file, text.to_owned(), &[], None);

@@ -1,5 +1,5 @@
 //! Draws the SVG chart of a report, which shows broken connections over time. Each hashing method
-//! has a solid line for runs with flow tables and a dashed line for runs without.
+//! has a solid line for the run with flow tables and a dashed line for the run without.
 
 use std::fmt::Write as _;
 
@@ -72,8 +72,8 @@ fn events(run: &Run) -> String {
     text
 }
 
-/// Returns the number of broken connections up to the end of each time span, in percent of all
-/// flows.
+/// For each time span, returns the percentage of flows that were broken up to the end of the time
+/// span.
 fn cumulated(outcome: &Outcome) -> Vec<f64> {
     let percent =
         |broken: u64| if outcome.flows == 0 { 0.0 } else { 100.0 * broken as f64 / outcome.flows as f64 };

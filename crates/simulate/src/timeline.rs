@@ -19,8 +19,8 @@ pub(crate) struct Epoch {
     pub(crate) hops: Vec<u16>,
     /// The index of the version that each machine uses.
     pub(crate) views: Vec<u16>,
-    /// For each machine, the first epoch whose flow table entries can still be found. Entries from
-    /// earlier epochs were added with a different hash key.
+    /// For each machine, the first epoch from which flow table entries can still be found. Earlier
+    /// entries were added with a different hash key.
     pub(crate) readable: Vec<usize>,
     /// For each machine, the epoch in which it joined. When a machine joins, its flow table is
     /// empty.
@@ -35,19 +35,19 @@ pub(crate) struct Epoch {
 #[derive(Debug)]
 pub(crate) struct Timeline {
     pub(crate) epochs: Vec<Epoch>,
-    /// The start times of the epochs, in a compact vector. The simulation searches this vector for
-    /// each examined packet.
+    /// The start times of the epochs, in a compact vector that is searched for each examined
+    /// packet.
     starts: Vec<u32>,
     duration_ms: u32,
 }
 
-/// A change of a single part of the cluster.
+/// A change to a single part of the cluster.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Join(usize),
     Leave(usize),
     Dead(usize, bool),
-    /// The version for machines that join after this step.
+    /// The version that machines use if they join after this step.
     Newest(usize),
     View(usize, usize),
     Full(usize, bool),
@@ -76,15 +76,15 @@ impl Timeline {
         self.starts.get(epoch + 1).copied().unwrap_or(self.duration_ms)
     }
 
-    /// Returns the epoch that contains `at_ms`. `at_ms` must not be before the epoch `earliest`, at
-    /// which the search begins.
+    /// Returns the epoch that contains `at_ms`, which must not be before the epoch `earliest`. The
+    /// search begins at `earliest`.
     #[inline]
     pub(crate) fn epoch_from(&self, at_ms: u32, earliest: usize) -> usize {
         earliest + self.starts[earliest + 1..].partition_point(|start| *start <= at_ms)
     }
 
-    /// Returns the epoch that contains `at_ms`. `at_ms` must not be after the epoch `latest`, at
-    /// which the search ends.
+    /// Returns the epoch that contains `at_ms`, which must not be after the epoch `latest`. The
+    /// search ends at `latest`.
     #[inline]
     pub(crate) fn epoch_at(&self, at_ms: u32, latest: usize) -> usize {
         self.starts[1..=latest].partition_point(|start| *start <= at_ms)

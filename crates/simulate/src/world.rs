@@ -1,6 +1,6 @@
-//! A scenario whose tables are built. [`World`] returns the machine that receives a flow in an
-//! epoch, and the backend that the table of a version selects for a flow. Flow tables and counters
-//! are in other modules.
+//! A scenario with its lookup tables. [`World`] returns the machine that receives a flow in an
+//! epoch, and the backend that the table of a version selects for a flow. Other modules implement
+//! flow tables and counters.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ impl<'a> World<'a> {
     pub(crate) fn new(scenario: &'a Scenario, hashing: Hashing) -> Result<Self, ScenarioError> {
         let mut views: Vec<View> = Vec::with_capacity(scenario.versions.len());
         for (number, version) in scenario.versions.iter().enumerate() {
-            // Many versions have the same table, because they differ only in backends that drain or
-            // are removed.
+            // Many versions have the same table, because they differ only in draining and removed
+            // backends.
             let same = scenario.versions[..number].iter().position(|before| {
                 (before.key, before.table_size) == (version.key, version.table_size)
                     && before.serving().eq(version.serving())

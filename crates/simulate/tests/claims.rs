@@ -1,4 +1,4 @@
-//! Checks claims of the Maglev paper about hashing and connection tracking with the simulation.
+//! Uses the simulation to check claims of the Maglev paper about hashing and connection tracking.
 //!
 //! References: Maglev §3.4: "changes to the lookup table do not lead to connection resets because
 //! connections' affinity to Maglev machines does not change at the same time. When connections'
@@ -31,8 +31,8 @@ fn machine_changes_only_break_no_flow() {
         for with_tables in [false, true] {
             let counts = run(&scenario(MACHINE, ""), hashing, with_tables).counts;
             assert_eq!(counts.broken, 0, "{hashing:?}");
-            // The hash selects one of 56 pairs of an old and a new next hop. In at most 7 of these
-            // pairs, both next hops are the same machine.
+            // The hash selects one of 56 pairs, each of which consists of an old next hop and a new
+            // next hop. In at most 7 of these pairs, both next hops are the same machine.
             assert!(counts.moved > 16_000, "{counts:?}");
         }
     }
@@ -43,8 +43,8 @@ fn backend_changes_only_break_no_flow_with_flow_tables() {
     for hashing in Hashing::ALL {
         let with = run(&scenario(BACKEND, ""), hashing, true);
         assert_eq!(with.counts, Counts::default(), "{hashing:?}");
-        // Without flow tables, all flows of the drained backend break. Flows that the new table
-        // moves needlessly break too.
+        // Without flow tables, all flows of the drained backend break, and so do flows that the new
+        // table moves needlessly.
         let without = run(&scenario(BACKEND, ""), hashing, false);
         assert!(without.counts.broken >= 600, "{hashing:?}: {:?}", without.counts);
     }
@@ -59,8 +59,8 @@ fn failed_backend_loses_only_its_own_flows() {
     }
 }
 
-/// If a machine and a backend change together, the fraction of broken flows is the product of two
-/// fractions: that of moved flows and that of changed table slots. In a run without flow tables,
+/// If a machine and a backend change at the same time, the fraction of broken flows is the product
+/// of the fraction of moved flows and the fraction of changed table slots. Without flow tables,
 /// every flow in a changed slot breaks.
 #[test]
 fn both_changes_break_the_product_of_both_shares() {
@@ -70,7 +70,7 @@ fn both_changes_break_the_product_of_both_shares() {
         let moved = both.counts.moved as f64 / flows;
         let changed = run(&scenario(BACKEND, ""), hashing, false).counts.broken as f64 / flows;
         let expected = moved * changed * flows;
-        // The tolerance is five standard deviations of the expected number of flows.
+        // The tolerance is five standard deviations.
         let off = (both.counts.broken as f64 - expected).abs();
         assert!(both.counts.broken > 0 && off < 5.0 * expected.sqrt(), "{hashing:?}: {both:?}, {expected}");
     }
@@ -81,7 +81,8 @@ fn resilient_router_moves_only_flows_of_the_left_machine() {
     let resilient = "[router]\nhashing = \"resilient\"\nbuckets = 1024\n";
     let plain = run(&scenario(MACHINE, ""), Hashing::Maglev, true).counts.moved;
     let few = run(&scenario(MACHINE, resilient), Hashing::Maglev, true).counts.moved;
-    // The expected number is an eighth of 20,000. The limits are five standard deviations from it.
+    // The expected number is one eighth of 20,000. The limits are five standard deviations from the
+    // expected number.
     assert!((2_270..2_730).contains(&few), "{few}");
     assert!(plain > 6 * few, "{plain} {few}");
     let both = format!("{MACHINE}{BACKEND}");
@@ -107,7 +108,7 @@ fn full_flow_table_protects_no_flow() {
     let with = run(&scenario(&events, ""), Hashing::Maglev, true);
     let without = run(&scenario(&events, ""), Hashing::Maglev, false);
     assert_eq!((with.counts.broken, with.counts.untracked), (without.counts.broken, 20_000));
-    // After the table is no longer full, each flow gets an entry.
+    // When the table is no longer full, each flow gets an entry.
     let later = format!("{full}{BACKEND}");
     assert_eq!(run(&scenario(&later, ""), Hashing::Maglev, true).counts.broken, 0);
     // A table that has entries for half of the flows protects half of the flows.
@@ -121,7 +122,7 @@ fn new_hash_key_breaks_all_flows_except_chance_matches() {
     let rekeyed = |skew| format!("[[event]]\nat = \"20s\"\nhash_key = \"new\"\nskew = \"{skew}\"\n");
     for with_tables in [true, false] {
         let broken = run(&scenario(&rekeyed("0s"), ""), Hashing::Maglev, with_tables).counts.broken;
-        // By chance, one flow in 20 keeps its backend. That is 1,000 of 20,000 flows. The limits
+        // By chance, one flow in 20 keeps its backend, which is 1,000 of 20,000 flows. The limits
         // are five standard deviations from the expected number.
         assert!((18_845..19_155).contains(&broken), "{broken}");
     }
@@ -136,13 +137,13 @@ fn new_hash_key_breaks_all_flows_except_chance_matches() {
 fn maglev_has_the_best_balance() {
     let worst = |hashing| run(&scenario(MACHINE, ""), hashing, true).backends.worst;
     let [maglev, ketama, rendezvous] = Hashing::ALL.map(worst);
-    // The number of flows per backend is 1,000 on average, with a standard deviation of 3 %. The
-    // limit is four standard deviations.
+    // On average, a backend has 1,000 flows, with a standard deviation of 3 %. The limit is four
+    // standard deviations.
     assert!(maglev < 1.13, "{maglev}");
     assert!(maglev < ketama && maglev < rendezvous, "{maglev} {ketama} {rendezvous}");
 }
 
-/// The same seed gives the same report, and another seed gives another report.
+/// The same seed produces the same report, and a different seed produces a different report.
 #[test]
 fn report_depends_only_on_the_seed() {
     let text = |seed: u64| {

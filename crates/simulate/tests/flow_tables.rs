@@ -27,8 +27,8 @@ fn real(places: usize) -> (u64, u64) {
     let timeouts = Timeouts { closing: Duration::from_secs(10), ..Timeouts::default() };
     let mut table = FlowTable::new(&Config { capacity: places, timeouts }).unwrap();
     let (mut flows, mut untracked) = (0, 0);
-    // Each iteration is one second. Flows are numbered by their start. At time 0, the ages of the
-    // existing flows are spread evenly over the lifetime.
+    // Each iteration is one second. Flows are numbered by their start time. At time 0, the ages of
+    // the existing flows are spread evenly over the lifetime.
     for second in 0..120_u64 {
         let mut packet = |flow: u64, age: u64| {
             let hash = (flow + 1)
@@ -62,7 +62,7 @@ fn real(places: usize) -> (u64, u64) {
 
 #[test]
 fn half_full_tables_track_every_flow() {
-    // The table holds 2,000 live flows and 1,000 flows that ended in the last 10 s.
+    // The table has entries for 2,000 live flows and for 1,000 flows that ended in the last 10 s.
     assert_eq!(model(6_000).1, 0);
     assert_eq!(real(6_000).1, 0);
 }

@@ -1,8 +1,8 @@
-//! A slow reference simulation that processes each packet and stores flow tables as lists. It does
-//! not use epochs.
+//! A slow reference simulation that processes each packet and stores flow tables as lists. This
+//! simulation does not use epochs.
 //!
 //! The reference shares no code with the crate. Random numbers, hashes, next hops and versions are
-//! implemented again from the documentation.
+//! reimplemented from the documentation.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![expect(clippy::cast_possible_truncation, reason = "small numbers")]
@@ -62,7 +62,7 @@ fn flows(scenario: &Scenario) -> Vec<(u32, u32)> {
     flows
 }
 
-/// A change of a single part of the cluster.
+/// A change to a single part of the cluster.
 #[derive(Clone, Copy)]
 enum Turn {
     There(usize, bool),
@@ -335,8 +335,8 @@ fn simulate_slowly(scenario: &Scenario, hashing: Hashing, with_tables: bool) -> 
     };
     let owners: Vec<Vec<usize>> =
         (0..scenario.versions.len()).map(|version| owners(scenario, hashing, version)).collect();
-    // The last element is no packet. It stands for the end of the scenario, so that all earlier
-    // changes take effect.
+    // The last element is not a packet. The last element represents the end of the scenario, so
+    // that all earlier changes take effect.
     packets.push((scenario.duration_ms, usize::MAX));
     for (now, flow) in packets {
         while next < turns.len() && turns[next].0 <= now.min(scenario.duration_ms - 1) {
@@ -504,7 +504,7 @@ proptest! {
             let off = (balance.at_start - start).abs() + (balance.worst - worst).abs();
             prop_assert!(off < 1e-9, "{balance:?}: {start} {worst}");
         }
-        // The same seed gives the same result.
+        // The same seed produces the same result.
         prop_assert_eq!(simulate::run(&scenario, hashing, with_tables).unwrap(), fast);
     }
 }

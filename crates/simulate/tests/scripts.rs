@@ -84,12 +84,12 @@ fn parse_reports_all_problems_with_their_place() {
 fn empty_script_breaks_no_flow() {
     let scenario = parse("[traffic]\nflows = 1000", "s.toml".as_ref(), None).unwrap();
     assert_eq!((scenario.machines.len(), scenario.backends.len(), scenario.duration_ms), (4, 10, 300_000));
-    // By default, flows begin at the same rate at which they end.
+    // By default, flows begin at the same rate as they end.
     assert!((scenario.traffic.arrivals - 1_000.0 / 120.0).abs() < 1e-9);
     let outcome = simulate::run(&scenario, simulate::Hashing::Maglev, true).unwrap();
     assert_eq!(outcome.counts, simulate::Counts::default());
     // The expected number is 1,000 flows at the start plus 8.33 per second for 300 s. The limits
-    // are five standard deviations from it.
+    // are five standard deviations from this number.
     assert!((3_240..3_760).contains(&outcome.flows), "{}", outcome.flows);
 }
 

@@ -1,9 +1,9 @@
-//! SipHash-1-3 over messages that consist of complete 64-bit words. The crate hashes one message,
-//! or eight messages side by side.
+//! Computes SipHash-1-3 over messages that consist of complete 64-bit words, one message or eight
+//! messages at a time.
 //!
-//! The results equal those of the crate `siphasher` for the words in little-endian byte order.
-//! Implementations with vector instructions need `unsafe`, so they are outside this crate.
-//! [`LaneHashers`] holds function pointers to them.
+//! The results are the same as those of the crate `siphasher` for the words in little-endian byte
+//! order. Implementations with vector instructions need `unsafe`, so they are in other crates.
+//! [`LaneHashers`] contains function pointers to them.
 //!
 //! See §2 of Aumasson and Bernstein, *SipHash: a fast short-input PRF*, INDOCRYPT 2012.
 //!
@@ -19,7 +19,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
-/// The number of messages that are hashed side by side.
+/// The number of messages that are hashed at the same time.
 pub const LANES: usize = 8;
 
 /// Eight messages of `WORDS` words each. Element `n` holds word `n` of all eight messages.
@@ -114,7 +114,7 @@ pub fn halves(bytes: &[u8; 16]) -> [u64; 2] {
 /// is used.
 pub type HashMany<const WORDS: usize> = fn(SipKey, &[Lanes<WORDS>], &mut [[u64; LANES]]);
 
-/// The functions that hash the flows of a batch. All implementations return the same hashes; they
+/// The functions that hash the flows of a batch. All implementations return the same hashes, but
 /// use different CPU instructions.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneHashers {
@@ -129,8 +129,8 @@ impl LaneHashers {
     pub const PORTABLE: Self = Self { two: hash_many, five: hash_many };
 }
 
-/// Implements [`HashMany`] one lane at a time. Compilers vectorize this function if the target has
-/// vector rotations of 64-bit words.
+/// Implements [`HashMany`] one lane at a time. Compilers can vectorize this function if the target
+/// has vector rotations of 64-bit words.
 #[inline(always)]
 pub fn hash_many<const WORDS: usize>(key: SipKey, messages: &[Lanes<WORDS>], hashes: &mut [[u64; LANES]]) {
     for (message, hashes) in messages.iter().zip(hashes) {

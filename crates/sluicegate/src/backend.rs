@@ -63,8 +63,8 @@ pub(crate) fn decap(arguments: &Arguments) -> anyhow::Result<()> {
     privileges::seal();
     let decap = Decap::attach(&arguments.interface, &local, &arguments.from, &arguments.vip);
     let decap = decap.or_else(|error| {
-        // If attaching failed, missing privileges are the likely cause. The kernel's error mentions
-        // only a BPF map, so this error reports the missing privileges instead.
+        // If attaching failed, the likely cause is missing privileges. The kernel's error mentions
+        // only a BPF map, so the missing privileges are reported instead.
         let missing = privilege_findings(Privileges::read()?);
         let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
         Err(if missing.is_empty() {
@@ -84,7 +84,7 @@ async fn until_signalled(arguments: &Arguments, decap: &Decap, addresses: usize)
     // The signal handlers are installed before the log line, because a script that waits for the
     // line may send a signal immediately.
     // log: `decap` is attached to the interface and accepts tunneled packets.
-    tracing::info!(interface = %arguments.interface, xdp = decap.mode().name(), addresses, "ready");
+    tracing::info!(interface = %arguments.interface, xdp = decap.mode().name(), addresses, "decap ready");
     let every = arguments.interval;
     loop {
         tokio::select! {

@@ -1,9 +1,9 @@
-//! Implements `sluicegate config check`, which reports the problems of a configuration, and
+//! Implements `sluicegate config check`, which reports the problems in a configuration, and
 //! `sluicegate config schema`.
 //!
 //! The check compiles the configuration of each machine as `sluicegate run` does, and prints how
-//! many VIPs, pools and backends the machine serves. It does not resolve next hops and runs no
-//! health checks.
+//! many VIPs, pools and backends the machine serves. The subcommand does not resolve next hops, and
+//! runs no health checks.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -39,8 +39,8 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The result for one machine: the number of objects that it serves, or the error that prevents it
-/// from running.
+/// The result for one machine: the numbers of its VIPs, pools and backends, or the error that
+/// prevents it from running.
 #[derive(Serialize)]
 struct Outcome {
     #[serde(rename = "name")]
@@ -52,8 +52,8 @@ struct Outcome {
     error: Option<String>,
 }
 
-/// Prints all problems. The exit code is 1 if any of the problems is an error, or if a machine
-/// cannot run with this configuration.
+/// Prints all problems. The exit code is 1 if a problem is an error, or if a machine cannot run
+/// with this configuration.
 pub(crate) fn check(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let loaded = if arguments.without_secrets {
         config::load_without_secrets(&arguments.file)
@@ -96,8 +96,8 @@ fn machines<'c>(config: &'c Config, arguments: &Arguments) -> anyhow::Result<Vec
     })
 }
 
-/// Compiles the configurations of all machines. The machines share one compiler, so a table that
-/// several machines use is built only once.
+/// Compiles the configurations of all machines. The machines share one compiler, so that a table
+/// that several machines use is built only once.
 fn compile(config: &Config, machines: &[&Machine]) -> Vec<Outcome> {
     let mut compiler = Compiler::default();
     let outcome = |machine: &&Machine| {

@@ -1,5 +1,5 @@
 //! Implements `sluicegate config diff`, which prints the differences between two configurations,
-//! and how many slots of each Maglev table are assigned to a different backend.
+//! and how many slots of each Maglev table change their backend.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
     /// Do not read keys and certificates, for machines that do not have the secrets. Tables are
-    /// built with a placeholder key, so the number of moved slots is an estimate
+    /// built with a placeholder key, so the number of moved entries is an estimate
     #[arg(long)]
     without_secrets: bool,
     /// Print the differences as JSON
@@ -72,7 +72,7 @@ fn rows(
         Some(name) => vec![name],
         None => new.machines().iter().map(Machine::name).collect(),
     };
-    // All machines share one compiler, so tables with equal content are built only once.
+    // All machines share one compiler, so that identical tables are built only once.
     let mut compiler = Compiler::default();
     let row = |machine: &str| {
         // `--machine` accepts both the old and the new name of a renamed machine.
@@ -92,8 +92,8 @@ fn rows(
     machines.into_iter().map(row).collect()
 }
 
-/// Returns pairs of old and new machine names. A machine counts as renamed if its name disappears
-/// and a new machine has exactly its addresses.
+/// Returns pairs of old and new machine names. A machine is considered renamed if its name
+/// disappears and a new machine has exactly the same addresses.
 fn renamed<'a>(old: &'a Config, new: &'a Config) -> Vec<(&'a str, &'a str)> {
     let gone = old.machines().iter().filter(|machine| new.machine(machine.name()).is_none());
     let come = || new.machines().iter().filter(|machine| old.machine(machine.name()).is_none());
@@ -102,7 +102,7 @@ fn renamed<'a>(old: &'a Config, new: &'a Config) -> Vec<(&'a str, &'a str)> {
     gone.filter_map(|machine| Some((machine.name(), heir(&machine)?.name()))).collect()
 }
 
-/// Returns the differences for one machine. If the machine was renamed, `before` is its old name.
+/// Returns the differences for one machine. `before` is the old name of a renamed machine.
 fn compared(
     compiler: &mut Compiler,
     [old, new]: [&Config; 2],

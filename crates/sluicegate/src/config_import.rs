@@ -1,4 +1,4 @@
-//! Implements `sluicegate config import`, which converts the rules of another load balancer to a
+//! Implements `sluicegate config import`, which converts the rules of another load balancer into a
 //! configuration.
 //!
 //! The configuration is printed to standard output. Rules that cannot be converted exactly are

@@ -1,8 +1,8 @@
 //! Implements `sluicegate digest`, which prints digests for comparing the machines of a cluster.
 //!
 //! The first three lines of the output are identical on machines that have the same configuration
-//! and tables. Each active override adds a line, because an override changes the tables of only one
-//! machine. `control_plane::digest` defines the digests.
+//! and tables. Each active override adds a line, because it changes the tables of a single machine.
+//! `control_plane::digest` defines the digests.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,13 +19,13 @@ use admin_client::{Client, Reach, clean, or_dash, override_words, patience, show
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Compute the digest of this configuration file, including its hash key, without connecting to
-    /// a running balancer
+    /// a running load balancer
     #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "wait"])]
     config: Option<PathBuf>,
     /// Connect to this admin socket (default: /run/sluicegate/admin.sock)
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Fail if the balancer does not respond within this time, 1ms to 1h (default: 10s)
+    /// Fail if the load balancer does not respond within this time, 1ms to 1h (default: 10s)
     #[arg(long, value_name = "DURATION", value_parser = patience)]
     wait: Option<Duration>,
     /// Print JSON

@@ -1,5 +1,5 @@
 //! Implements `sluicegate where`, which prints the backend that a flow is sent to, and the reason
-//! for the choice. The subcommand and the packet threads use the same lookup function.
+//! for the choice. The subcommand uses the same lookup function as the packet threads.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,8 @@ pub(crate) struct Arguments {
     key: Option<String>,
     #[command(flatten)]
     from: Source,
-    /// Query all packet threads of the running balancer, which also search their connection tables
+    /// Query all packet threads of the running load balancer, which also search their connection
+    /// tables
     #[arg(long, conflicts_with = "machine")]
     live: bool,
     /// Connect to this admin socket (default: the socket in the configuration)
@@ -90,7 +91,7 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let (source, destination) = (arguments.source, arguments.destination);
     let flow = Flow::new(source, destination, arguments.protocol())
         .ok_or_else(|| anyhow::anyhow!("{source} and {destination} have different address families"))?;
-    // An offline lookup has no connection table, so the flow is treated as new.
+    // There is no connection table offline, so the flow is treated as new.
     let explanation = match &arguments.key {
         Some(key) => snapshot.explain_key(&flow, key.as_bytes()),
         None => snapshot.explain(&flow, None),
@@ -106,7 +107,7 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(verdict(explained.is_served()))
 }
 
-/// The result of a lookup in the configuration, without a running balancer.
+/// The result of a lookup in the configuration, without a running load balancer.
 #[derive(Serialize)]
 struct Answer<'a> {
     source: SocketAddr,
@@ -114,7 +115,7 @@ struct Answer<'a> {
     protocol: u8,
     #[serde(flatten)]
     explained: &'a Explained,
-    /// The other cluster that receives the flow if no local backend is in service, or `None` if the
+    /// The other cluster that receives the flow if no local backend is serving, or `None` if the
     /// service has no such fallback.
     elsewhere: Option<WhereBackend>,
 }
@@ -126,9 +127,8 @@ impl Answer<'_> {
     }
 }
 
-/// Finds the cluster that receives the flow if no local backend is in service. This function
-/// repeats the lookup with all backends of the service down, because the configuration does not
-/// contain health states.
+/// Finds the cluster that receives the flow if no local backend is serving. Repeats the lookup with
+/// all backends of the service down, because the configuration does not contain health states.
 fn elsewhere(
     snapshot: &Snapshot,
     flow: &Flow,
@@ -147,10 +147,10 @@ fn elsewhere(
     Ok(explained.backend.filter(|_| explained.step == Some(Step::Remote)))
 }
 
-/// Queries the packet threads of the running balancer about the flow.
+/// Queries the packet threads of the running load balancer about the flow.
 fn ask(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    // The default configuration file is ignored here: only a file that the user names selects the
-    // socket.
+    // The default configuration file is ignored here: only a file on the command line determines
+    // the socket.
     let config = Some(arguments.from.config.clone()).filter(|config| *config != Path::new(USUAL_FILE));
     let client = Client::new(&Reach { socket: arguments.socket.clone(), config, wait: None })?;
     let Arguments { source, destination, .. } = arguments;

@@ -4,11 +4,12 @@
 //! A reload first binds the new sockets with [`bind`] and later applies the configuration with
 //! [`Listeners::take`]. If a port is already in use, the reload fails before anything has changed.
 //! A reload does not change the roles of clients that are already connected. `/healthz` and
-//! `/readyz` read a watch channel, so they do not wait for the control loop. The ports in
+//! `/readyz` read a watch channel, so that they do not wait for the control loop. The ports in
 //! `admin.metrics` serve only `/healthz`, `/readyz` and `/metrics`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +19,6 @@ use admin::{
     Command, Limits, Listener, Roles, Rules, Socket, SocketError, Tls, acceptor, listen, router, serve,
     status_page,
 };
-use anyhow::Context;
 use axum::Router;
 use compile::find_machine;
 use config::{AdminSocket, AdminTcp, Config};
@@ -33,8 +33,7 @@ pub(crate) struct Listeners {
     watched: Router,
     rules: Rules,
     hosts: Hosts,
-    /// The names of this machine. Metrics requests with one of these names in the Host header are
-    /// always allowed.
+    /// The names of this machine, which are always allowed in the Host header of metrics requests.
     names: Vec<String>,
     socket: Option<(Socket, Task)>,
     tls: Option<watch::Sender<Tls>>,
@@ -98,7 +97,15 @@ async fn listeners(
 ) -> anyhow::Result<Vec<(SocketAddr, TcpListener)>> {
     let mut bound = Vec::new();
     for &address in wanted.difference(existing) {
-        let listener = TcpListener::bind(address).await.with_context(|| format!("{key}: {address}"))?;
+        let listener = TcpListener::bind(address).await.map_err(|error| {
+            let help = match error.kind() {
+                io::ErrorKind::AddrNotAvailable => {
+                    ": list only addresses of this machine and of machines in the configuration"
+                }
+                _ => "",
+            };
+            anyhow::Error::new(error).context(format!("{key}: {address}{help}"))
+        })?;
         bound.push((address, listener));
     }
     Ok(bound)
@@ -117,7 +124,7 @@ fn open_file(wanted: &AdminSocket) -> Result<Option<(Socket, UnixListener)>, Soc
                     tracing::info!(folder = %folder.display(), hint, "admin socket not created, folder missing");
                 }
                 // log: The admin socket could not be created for the reason in `error`. Commands
-                // that connect to the balancer exit with code 3.
+                // that connect to the load balancer exit with code 3.
                 error => tracing::warn!(%error, hint, "admin socket not created"),
             }
             Ok(None)
@@ -168,7 +175,7 @@ impl Listeners {
         self.metrics.clear();
     }
 
-    /// Returns the error if the permissions of the socket file could not be changed as configured.
+    /// Returns the error if the socket file could not be given the configured permissions.
     pub(crate) fn fault(&self) -> Option<String> {
         self.fault.clone()
     }
@@ -256,7 +263,7 @@ mod tests {
             let (overrides, commands) = mpsc::channel(1);
             let readiness = watch::Sender::new(Readiness { not_ready: Vec::new(), ..Readiness::default() });
             let listeners = Listeners::new("lb1", overrides, readiness.subscribe());
-            // The sender must live until the end of the test, because `/healthz` reads this
+            // The sender must exist until the end of the test, because `/healthz` reads this
             // channel.
             std::mem::forget(readiness);
             Self { folder, listeners, _commands: commands }
@@ -301,7 +308,8 @@ mod tests {
         let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer).await; // A reset connection also counts as its end.
+        // A connection reset also means that the connection has ended.
+        let _ = stream.read_to_end(&mut answer).await;
         String::from_utf8_lossy(&answer).into_owned()
     }
 
@@ -385,6 +393,10 @@ mod tests {
         let refused = format!("{:#}", scene.follow(&keys).await.unwrap_err());
         assert!(refused.starts_with(&format!("admin.metrics: {taken}: ")), "{refused}");
         assert!(!new.exists() && well(other, "lb1").await, "a failed reload changes nothing");
+        // No interface has this address.
+        let refused = scene.follow("socket = false\nmetrics = [\"192.0.2.99:1\"]\n").await.unwrap_err();
+        let wanted = "admin.metrics: 192.0.2.99:1: list only addresses of this machine and of machines in";
+        assert!(format!("{refused:#}").starts_with(wanted), "{refused:#}");
     }
 
     #[tokio::test]

@@ -1,10 +1,10 @@
 //! Tracks the health and readiness of the process for `/healthz`, `/readyz`, BGP announcements, the
 //! service manager and the log.
 //!
-//! The control loop checks the data plane once per [`EVERY`]. Each change is logged once and
+//! The control loop checks the data plane at intervals of [`EVERY`]. Each change is logged once and
 //! published as a [`State`]. The process sends heartbeats to the service manager only while the
-//! forwarder is healthy. A heartbeat therefore proves that the control loop and the packet threads
-//! make progress.
+//! forwarder is healthy. A heartbeat therefore shows that the control loop and the packet threads
+//! are making progress.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use admin::metrics::Readiness;
 use admin::view::DownView;
 use config::words::count_of;
-use datapath::Health;
+use control_plane::announce::Fault;
+use datapath::{Health, Pause};
 use tokio::sync::watch;
 
 use crate::notify::Notifier;
@@ -38,12 +39,19 @@ impl State {
         self.health.is_healthy() && !self.draining && self.set_up && self.vips_without().next().is_none()
     }
 
+    /// Returns the fault of the forwarder for the announcement decisions. `stalled` is the time for
+    /// which stuck threads have been the only problem.
+    pub(crate) fn fault(&self, stalled: Option<Duration>) -> Option<Fault> {
+        (!self.health.is_healthy()).then(|| Fault { why: self.health.to_string(), stalled })
+    }
+
     /// Returns the VIPs that have a service without a backend.
     pub(crate) fn vips_without(&self) -> impl Iterator<Item = &String> {
         self.vips.iter().filter(|(_, served)| !**served).map(|(vip, _)| vip)
     }
 
-    /// Returns the reasons why the machine is not ready. The list names a limited number of VIPs.
+    /// Returns the reasons why the machine is not ready. The list contains a limited number of
+    /// VIPs.
     pub(crate) fn why_not(&self) -> Vec<String> {
         let vips = self.vips_without().take(DownView::MOST).map(|vip| format!("no backend serves VIP {vip}"));
         let more = self.vips_without().count().saturating_sub(DownView::MOST);
@@ -74,6 +82,10 @@ pub(crate) struct Liveness {
     readiness: watch::Sender<Readiness>,
     manager: Rc<Notifier>,
     heart: Option<Heart>,
+    /// The time of the last check of the data plane.
+    taken: Option<Instant>,
+    /// The total time for which the forwarder was unhealthy.
+    unhealthy: Duration,
 }
 
 impl Liveness {
@@ -81,7 +93,7 @@ impl Liveness {
     pub(crate) fn new(manager: Rc<Notifier>) -> Self {
         let heart = manager.watchdog_time().map(Heart::new);
         let (state, readiness) = (State::default(), watch::Sender::new(Readiness::default()));
-        Self { state, readiness, manager, heart }
+        Self { state, readiness, manager, heart, taken: None, unhealthy: Duration::ZERO }
     }
 
     /// Returns a receiver of state changes.
@@ -94,18 +106,37 @@ impl Liveness {
         if health.is_healthy() {
             self.beat(now);
         }
+        let before = self.taken.replace(now).filter(|_| !self.state.health.is_healthy());
+        self.unhealthy += before.map_or(Duration::ZERO, |before| now.saturating_duration_since(before));
         if self.state.health == health {
             return;
         }
         match &health {
             // log: The fault that was logged before has ended.
             Health::Healthy => tracing::info!(change = "machine", "forwarder healthy again"),
-            // log: A packet thread is stuck, or a socket or XDP program is lost; see `why`. Routes
-            // are withdrawn, and the service manager restarts the process if the fault persists.
+            // log: A packet thread is stuck, or a socket or XDP program is lost; see `why`. While a
+            // thread is stuck for less than `bgp.max_stall`, routes have the graceful-shutdown
+            // community. Otherwise routes are withdrawn. The service manager restarts the process
+            // if the fault persists.
             unhealthy => tracing::error!(change = "machine", why = %unhealthy, "forwarder unhealthy"),
         }
         self.manager.status(&health.to_string());
         self.change(|state| state.health = health);
+    }
+
+    /// Logs a time in which the process did not run. The state of the forwarder stays unchanged.
+    pub(crate) fn paused(&self, pause: Option<Pause>) {
+        let Some(pause) = pause else { return };
+        let seconds = format!("{:.1}", pause.lasted.as_secs_f64());
+        // log: The whole process did not run for this time, so this machine forwarded no packets,
+        // and routers may have lost BFD sessions. With too little processor time, look for other
+        // programs on the processors of the process. Otherwise look for a suspended VM or a signal.
+        tracing::warn!(change = "machine", %seconds, why = %pause, "process did not run");
+    }
+
+    /// Returns the total time for which the forwarder was unhealthy.
+    pub(crate) fn unhealthy(&self) -> Duration {
+        self.unhealthy
     }
 
     /// Sends a heartbeat if one is due.
@@ -120,8 +151,8 @@ impl Liveness {
         &self.state
     }
 
-    /// Updates the readiness of the VIPs and logs each change. A VIP is `true` in the map if every
-    /// service of the VIP has a backend. The closure `without` returns the names of the services
+    /// Updates the readiness of the VIPs and logs each change. The map value of a VIP is `true` if
+    /// every service of the VIP has a backend. The closure `without` returns the names of services
     /// without a backend.
     pub(crate) fn vips(&mut self, vips: BTreeMap<String, bool>, without: impl Fn(&str) -> String) {
         if self.state.vips == vips {
@@ -173,7 +204,7 @@ struct Heart {
 
 impl Heart {
     /// Creates a schedule with two heartbeats per watchdog timeout. The control loop checks the
-    /// schedule only every [`EVERY`], so the interval is shorter by this time.
+    /// schedule only once per [`EVERY`], so the interval is shortened by this time.
     fn new(watchdog_time: Duration) -> Self {
         Self { every: (watchdog_time / 2).saturating_sub(EVERY), last: None }
     }
@@ -192,12 +223,12 @@ pub(crate) const EVERY: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
 mod tests {
-    use datapath::{Problem, ThreadName};
+    use datapath::{Problem, StallReason, ThreadName};
 
     use super::*;
 
     fn ill() -> Health {
-        Health::Unhealthy(vec![Problem::ThreadStuck(ThreadName::Packet(0))])
+        Health::Unhealthy(vec![Problem::ThreadStuck(ThreadName::Packet(0), StallReason::Stopped)])
     }
 
     #[test]
@@ -239,6 +270,15 @@ mod tests {
             assert_eq!(readiness.has_changed().unwrap(), news);
             readiness.mark_unchanged();
         }
+    }
+
+    #[test]
+    fn unhealthy_time_is_the_sum_of_all_faults() {
+        let (mut liveness, start) = (Liveness::new(Rc::default()), Instant::now());
+        for (second, health) in [(0, ill()), (4, ill()), (6, Health::Healthy), (9, ill()), (10, ill())] {
+            liveness.take(health, start + Duration::from_secs(second));
+        }
+        assert_eq!(liveness.unhealthy(), Duration::from_secs(7));
     }
 
     #[test]

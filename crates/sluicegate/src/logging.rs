@@ -14,7 +14,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, reload};
 
-/// The log level and the stored events. The level is the configured one, unless an operator
+/// The log level and the stored events. The level is the configured level, unless an operator
 /// overrides it.
 #[derive(Debug)]
 pub(crate) struct Logging {
@@ -31,8 +31,8 @@ impl Logging {
         self.write(self.overrides.level());
     }
 
-    /// Sets an override of the level, or removes it if `level_override` is `None`. The argument
-    /// `now` is the time since the start of the process, here and in the following functions.
+    /// Sets an override of the level, or removes it if `level_override` is `None`. Here and in the
+    /// following functions, `now` is the time since the start of the process.
     pub(crate) fn override_level(
         &mut self,
         level_override: Option<admin::LogLevelOverride>,
@@ -48,8 +48,8 @@ impl Logging {
         let before = self.overrides.level();
         let Some(level_override) = self.overrides.expire(now) else { return };
         let (after, file) = (self.overrides.level(), self.overrides.view(now).level);
-        // The line about the end of the override must pass the filter, so the more verbose of the
-        // two levels is set first.
+        // The more verbose of the two levels is set first, so that the line about the end of the
+        // override passes the filter.
         self.write(before.max(after));
         let why = format!(
             "{} set it for {} s",

@@ -1,16 +1,16 @@
 //! Parses the command line, runs the selected subcommand and returns its exit code.
 //!
 //! The modules `run`, `listeners`, `stats`, `liveness`, `notify`, `privileges` and `logging` form
-//! the daemon. Every other module implements a subcommand that needs no daemon. Each of these
-//! modules has the name of its subcommand, except that `flow_path` implements `where`, `backend`
-//! implements `decap`, and `shell` implements `completions` and `man`. Subcommands that only query
-//! the daemon are in the crate `admin_client`.
+//! the daemon. Every other module implements a subcommand that needs no daemon. These modules have
+//! the names of their subcommands, except that `flow_path` implements `where`, `backend` implements
+//! `decap`, and `shell` implements `completions` and `man`. Subcommands that only query the daemon
+//! are in the crate `admin_client`.
 //!
 //! Exit codes are 0 for success, 1 for a finding, 2 for wrong usage, and 3 if the daemon cannot be
 //! reached.
 
 #![forbid(unsafe_code)]
-// `println!` panics if standard output is a closed pipe. The macros of the module `out` do not.
+// `println!` panics if standard output is a closed pipe, but the macros of the module `out` do not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod backend;
@@ -53,20 +53,20 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Run the load balancer. SIGHUP reloads the configuration, SIGTERM or SIGINT drains and exits,
-    /// a second one exits immediately
+    /// a second SIGTERM or SIGINT exits immediately
     Run(Source),
     /// Check, compare, read and change configurations
     #[command(subcommand)]
     Config(ConfigVerb),
     /// Check this machine for problems and print how to fix them
     Doctor(doctor::Arguments),
-    /// Show the state of the running balancer; the exit code is 1 if it is not ready or a fault is
-    /// shown
+    /// Show the state of the running load balancer; the exit code is 1 if it is not ready or a
+    /// fault is shown
     Status(Common),
     /// Print digests of the configuration and of the lookup tables, to compare the machines of a
     /// cluster
     Digest(digest::Arguments),
-    /// Print recent state changes of the running balancer with their times and causes
+    /// Print recent state changes of the running load balancer with their times and causes
     Events(EventsArguments),
     /// Show live traffic rates
     Top(TopArguments),
@@ -95,13 +95,13 @@ enum Verb {
     #[command(subcommand)]
     Log(LogVerb),
     /// Print which backend a flow is sent to and why, using the configuration file or the running
-    /// balancer
+    /// load balancer
     Where(flow_path::Arguments),
-    /// Write packets of the running balancer to a pcapng file for Wireshark
+    /// Write packets of the running load balancer to a pcapng file for Wireshark
     ///
     /// Each packet is written twice: on the interface `before` as received, and on `after` as sent,
-    /// with the verdict as comment. A packet must match all given conditions. Later fragments of a
-    /// packet that was too large, replies to fragments, and packets dropped after the verdict
+    /// with the verdict as a comment. A packet must match all given conditions. Later fragments of
+    /// a packet that was too large, replies to fragments, and packets dropped after the verdict
     /// (`tx_full`, `mailbox_full`, `no_frame`) are not captured. A fragment that is held is
     /// captured when it arrives and when it leaves.
     Capture(CaptureArguments),
@@ -110,10 +110,10 @@ enum Verb {
     Trace(trace::Arguments),
     /// Run a capture file through the packet processing loop, offline
     ///
-    /// Time is taken from the timestamps of the capture, so fragments, flows and rate limits expire
-    /// as they did in the capture. One packet thread forwards the packets, and every backend is
-    /// considered up. Outgoing frames in the capture are skipped. Packets that the capture
-    /// truncated are padded with zeros.
+    /// The timestamps in the capture serve as the clock, so fragments, flows and rate limits expire
+    /// at the same packets as during the capture. One packet thread forwards the packets, and every
+    /// backend is considered up. Outgoing frames in the capture are skipped. Packets that the
+    /// capture truncated are padded with zeros.
     Replay(replay::Arguments),
     /// Simulate a cluster behind ECMP, offline, and print which connections break after a change
     Simulate(::simulate::Arguments),
@@ -131,25 +131,25 @@ enum Verb {
 enum ConfigVerb {
     /// Report all problems of a configuration file, with line and key
     Check(config_check::Arguments),
-    /// Print what changes between two configurations, and how many slots of each Maglev table
-    /// change their backend
+    /// Print the differences between two configurations, and how many entries of each Maglev table
+    /// move to a different backend
     Diff(config_diff::Arguments),
     /// Convert the configuration of another load balancer
     #[command(subcommand)]
     Import(config_import::ImportVerb),
-    /// Print a JSON schema of the configuration file, for completion and checks in editors
+    /// Print a JSON schema of the configuration file, which editors use to complete and check it
     Schema,
-    /// Print the configuration of the running balancer
+    /// Print the configuration of the running load balancer
     Get(Common),
-    /// Replace the configuration of the running balancer through the API; needs `admin.put`
+    /// Replace the configuration of the running load balancer through the API; needs `admin.put`
     Put(live_config::Put),
-    /// Reload the configuration file in the running balancer
+    /// Reload the configuration file in the running load balancer
     Reload(live_config::Reload),
     /// Confirm a change that was made with `--confirm`, so that it is not rolled back
     Confirm(Common),
-    /// List recent generations of the running balancer, or print the files of one generation
+    /// List recent generations of the running load balancer, or print the files of one generation
     History(live_config::History),
-    /// Return the running balancer to an earlier generation, without changing the file
+    /// Return the running load balancer to an earlier generation, without changing the file
     Rollback(live_config::Rollback),
 }
 
@@ -168,7 +168,7 @@ struct Source {
 }
 
 impl Source {
-    /// Returns the given machine, or the first machine of the configuration. This default is for
+    /// Returns the given machine, or the first machine of the configuration. Use this for
     /// subcommands whose result is the same on all machines.
     fn machine_or_first(&self, config: &config::Config) -> String {
         let first = || config.machines().first().map(|machine| machine.name().to_owned());
@@ -226,7 +226,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Runs a subcommand of `config`, either on files or on the running balancer.
+/// Runs a subcommand of `config`, either on files or on the running load balancer.
 fn configure(verb: ConfigVerb) -> anyhow::Result<ExitCode> {
     match verb {
         ConfigVerb::Check(arguments) => config_check::check(&arguments),

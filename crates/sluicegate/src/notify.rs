@@ -1,10 +1,11 @@
 //! Notifies the service manager of readiness, reloads and shutdown, and sends heartbeats and a
 //! status line.
 //!
-//! The environment variable `NOTIFY_SOCKET` names the socket, by a path or an abstract name. The
-//! watchdog timeout is in `WATCHDOG_USEC`. Each message is one datagram. Sending never blocks: if
-//! the socket buffer is full, the message is lost and the loss is logged. The crate `sd-notify` is
-//! not used, because it does not support abstract socket names and opens a socket for each message.
+//! The environment variable `NOTIFY_SOCKET` contains the path or the abstract name of the socket,
+//! and `WATCHDOG_USEC` contains the watchdog timeout. Each message is one datagram. Sending never
+//! blocks: if the socket buffer is full, the message is lost and the loss is logged. The crate
+//! `sd-notify` is not used, because it does not support abstract socket names and opens a socket
+//! for each message.
 //!
 //! References: sd_notify(3), sd_watchdog_enabled(3).
 
@@ -59,7 +60,7 @@ impl Notifier {
 
     /// Reports that a reload has started.
     pub(crate) fn reloading(&self) {
-        // Since version 253, systemd ignores this message if it has no timestamp.
+        // Since version 253, systemd ignores this message if it does not contain a timestamp.
         match clock_gettime(ClockId::CLOCK_MONOTONIC) {
             Ok(now) => {
                 let micros = Duration::from(now).as_micros();
@@ -77,7 +78,7 @@ impl Notifier {
         self.send(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={micros}\n{}", status_line(status)));
     }
 
-    /// Reports that process `pid` is the main process of the service from now on.
+    /// Reports that `pid` is now the main process of the service.
     pub(crate) fn main_process(&self, pid: u32) {
         self.send(&format!("MAINPID={pid}\n"));
     }

@@ -1,9 +1,9 @@
 //! Drops privileges that the process does not need.
 //!
 //! Every subcommand first disables core dumps. The subcommand `run` also prevents programs that it
-//! executes from gaining privileges. After the setup, `run` drops all capabilities that the control
+//! executes from gaining privileges. After startup, `run` drops all capabilities that the control
 //! loop does not need. Each packet thread drops all its capabilities when it starts (`datapath`).
-//! Capabilities belong to threads, so threads that are started later inherit the reduced
+//! Each thread has its own capabilities. Threads that are started later inherit the reduced
 //! capabilities of the control loop. The new process of an upgrade receives only the capabilities
 //! that the old process still has ([`handed_down`]).
 //!
@@ -55,7 +55,7 @@ pub(crate) fn seal() {
 /// Drops those capabilities of the calling thread that were needed only for setup.
 ///
 /// The closure `can_change_filter` returns `true` if the process can change the BPF maps without a
-/// capability. Linux 5.19 and later allow this.
+/// capability. Linux 5.19 and later permit this.
 pub(crate) fn give_up(can_change_filter: impl FnOnce() -> bool) -> std::io::Result<()> {
     keep(&LASTING, can_change_filter)
 }
@@ -64,7 +64,7 @@ pub(crate) fn give_up(can_change_filter: impl FnOnce() -> bool) -> std::io::Resu
 /// program. Dropping the capabilities is not enough, because a root user without capabilities can
 /// still access files that belong to root.
 ///
-/// The process must have only one thread. The closure `can_read_maps` returns `true` if the process
+/// The process must have a single thread. The closure `can_read_maps` returns `true` if the process
 /// can read the BPF maps without a capability.
 pub(crate) fn give_up_all(can_read_maps: impl FnOnce() -> bool) -> std::io::Result<()> {
     if let Err(error) = leave_root() {
@@ -75,13 +75,13 @@ pub(crate) fn give_up_all(can_read_maps: impl FnOnce() -> bool) -> std::io::Resu
     keep(&[], can_read_maps)
 }
 
-/// Changes from root to the user `nobody`, which owns no files. This function keeps the permitted
-/// capabilities, and the caller then drops them.
+/// Changes from root to the user `nobody`, which owns no files. Keeps the permitted capabilities,
+/// which the caller drops afterwards.
 fn leave_root() -> nix::Result<()> {
     if !geteuid().is_root() {
         return Ok(());
     }
-    // A change of user clears the parent-death signal, so it is set again.
+    // Changing the user clears the parent-death signal, so it is set again.
     let at_parents_death = prctl::get_pdeathsig()?;
     prctl::set_keepcaps(true)?;
     setgroups(&[])?;
@@ -95,8 +95,8 @@ fn keep(lasting: &[(CapabilitySet, &str, &str)], can_use_maps: impl FnOnce() -> 
     let lasting =
         had & lasting.iter().fold(CapabilitySet::empty(), |all, (capability, _, _)| all | *capability);
     set_capabilities(None, CapabilitySets { effective: lasting, permitted: had, inheritable: handed })?;
-    // Executed programs inherit no capabilities when the ambient set is empty. The call fails only
-    // on a kernel without an ambient set.
+    // Executed programs inherit no capabilities if the ambient set is empty. The call fails only on
+    // kernels without an ambient set.
     let _ = clear_ambient_capability_set();
     let kept = if can_use_maps() { lasting } else { lasting | had & for_maps(had) };
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: handed & kept })?;
@@ -210,8 +210,8 @@ mod tests {
 
     #[test]
     fn a_thread_keeps_what_lasts_and_what_the_filter_proves_to_need() {
-        // Each test uses its own thread, because capabilities belong to a thread. Without root
-        // there are no capabilities to drop.
+        // Each test uses a separate thread, because every thread has its own capabilities. Without
+        // root there are no capabilities to drop.
         let left = |can_change: bool| {
             std::thread::spawn(move || {
                 let had = capabilities(None).unwrap().permitted;

@@ -4,9 +4,9 @@
 //! The subcommand runs on any machine without privileges and changes no state. Targets are URLs on
 //! the command line, or the VIPs of a configuration (`target`). The results are shown as a live
 //! table, as lines or as JSON (`view`), and as Prometheus metrics (`metrics`). Latency is the time
-//! from the first packet of a connection to the response that passes the check. The latency
-//! includes the TLS handshake. No latency is recorded for failed attempts. The crate `health`
-//! implements the attempts.
+//! from the first packet of a connection to the response that passes the check, including the TLS
+//! handshake. No latency is recorded for failed attempts. The crate `health` implements the
+//! attempts.
 //!
 //! References: Eisenbud et al., *Maglev*, NSDI 2016, §4.4.
 
@@ -87,7 +87,7 @@ pub(crate) fn probe(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     // Running attempts are abandoned, so the program does not wait for their timeouts.
     runtime.shutdown_background();
     match done {
-        // The reader of the pipe has exited, which is a normal end.
+        // The reader of the pipe has exited, which is not an error.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         Ok(all_up) => Ok(verdict(all_up)),
         Err(error) => Err(error.into()),
@@ -213,7 +213,7 @@ fn spread(interval: Duration, number: usize, of: usize) -> Duration {
     interval / part(of).max(1) * part(number)
 }
 
-/// Repeats attempts at one target until the view is closed.
+/// Repeats the attempts at one target until the view is closed.
 async fn attempts(
     number: usize,
     target: Target,
@@ -258,7 +258,7 @@ const USAGES: &str =
 /// The maximum number of targets, which stays below the usual limit of 1,024 file descriptors.
 const MOST_TARGETS: usize = 1_000;
 const REDRAW: Duration = Duration::from_secs(1);
-/// Ten years, which stands for "no summaries".
+/// Ten years, which represents "no summaries".
 const NEVER: Duration = Duration::from_secs(315_360_000);
 const AFTER_HELP: &str = "Latency is measured from the start of the connection to the response, and includes the TLS handshake. \
                           Exit codes: 0 if all targets are up at the end, 1 if one is down, 2 for wrong usage.";

@@ -4,8 +4,8 @@
 //! The subcommand writes the packets that would have been sent to another capture file, and prints
 //! counters. The submodule `arrivals` reads the frames, `control` builds the snapshots, `change`
 //! implements `--reload`, and `stats` prints the counters. The crate `datapath` implements the loop
-//! and the file formats. Time is taken from the timestamps of the capture. The clock of the replay
-//! never goes backward.
+//! and the file formats. The clock of the replay follows the timestamps of the capture, but never
+//! goes backward.
 
 mod arrivals;
 mod change;
@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     /// "reflect"`, because neighbors cannot be resolved offline
     #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:02")]
     next_hop: Mac,
-    /// Use this MAC address as the address of the balancer
+    /// Use this MAC address as the address of the load balancer
     #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:01")]
     own: Mac,
     /// Send all frames on this interface, and treat frames without a known interface as received on
@@ -110,7 +110,7 @@ struct Run<W: Write> {
     stats: Stats,
     /// The timestamp of the first frame, as time since 1970.
     origin: Option<Duration>,
-    /// The current time of the replay, counted from `origin`.
+    /// The current time of the replay, relative to `origin`.
     now: Duration,
     /// The time at which the control plane runs next.
     second: Duration,
@@ -160,8 +160,8 @@ impl<W: Write> Run<W> {
     }
 
     /// Advances the clock to `time` in short steps, like a packet thread that sleeps between
-    /// packets. A pause of more than an hour is shortened to an hour, because all table entries
-    /// have expired after an hour.
+    /// packets. Shortens pauses of more than an hour to an hour, after which all table entries have
+    /// expired.
     fn pass_until(&mut self, time: Duration) -> anyhow::Result<()> {
         self.now = self.now.max(time.saturating_sub(LONGEST_PAUSE));
         while self.now + TURN < time {
@@ -214,6 +214,6 @@ fn write_whole<T>(
 /// The longest time that a packet thread sleeps.
 const TURN: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
-/// How long one pass through the connection table takes. At the end of the pass, all expired flows
-/// have been removed.
+/// The duration of one pass through the connection table, after which all expired flows have been
+/// removed.
 const LONGEST_PAUSE: Duration = Duration::from_hours(1);

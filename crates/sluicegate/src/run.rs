@@ -1,11 +1,12 @@
 //! Implements `sluicegate run`: starts the control plane and the data plane, and connects them in
 //! one control loop.
 //!
-//! [`Daemon`] holds all components, and each component owns its state. The API is in `commands` and
-//! `status`, startup is in `first_generation`, and reloads are in `reload` and `configuration`.
-//! Health checks are in `checks` and `health_tunnel`. The data plane is in `forwarding`, `links`
-//! and `reports`. Upgrades are in `upgrade` and `predecessor`. Work that takes more than a few
-//! milliseconds runs on other threads, which send results to the control loop through `loop_tasks`.
+//! [`Daemon`] contains all components, and each component owns its state. The submodules `commands`
+//! and `status` handle the API, `first_generation` handles startup, and `reload` and
+//! `configuration` handle reloads. Health checks are in `checks` and `health_tunnel`, the data
+//! plane is in `forwarding`, `links` and `reports`, and upgrades are in `upgrade` and
+//! `predecessor`. Work that takes more than a few milliseconds runs on other threads, which send
+//! results to the control loop through `loop_tasks`.
 
 mod checks;
 mod commands;
@@ -18,6 +19,7 @@ mod hot_keys;
 mod lifecycle;
 mod links;
 mod loop_tasks;
+mod next_hops;
 mod predecessor;
 mod reload;
 mod reports;
@@ -46,7 +48,6 @@ use control_plane::{Captures, Controller, Observed, Overrides, Paths, log_change
 use datapath::DataPlane;
 use forwarder::{Notice, Slot, Snapshot};
 use health::Event;
-use next_hop::Table;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
@@ -71,7 +72,8 @@ use crate::stats::most_drops;
 use crate::{Source, config_check, liveness, logging, privileges};
 use admin_client::EndSignals;
 
-/// Runs until a signal starts a drain and the drain ends. A second signal ends the process.
+/// Runs until a drain that a signal has started is complete. A second signal ends the process
+/// immediately.
 pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
     if !source.take_over {
         return run_by(source, None);
@@ -84,8 +86,8 @@ fn run_by(source: &Source, new_process: Option<NewProcess>) -> anyhow::Result<()
     let (config, warnings) = config_check::read(&source.config)?;
     let logging = logging::start(config.log())?;
     for warning in reload::sentences(&warnings) {
-        // log: The configuration has a warning. The field `warning` has the file, line and key. Fix
-        // the file and check it with `sluicegate config check`.
+        // log: The configuration has a warning. The field `warning` contains the file, line and
+        // key. Fix the file and check it with `sluicegate config check`.
         tracing::warn!(%warning, "configuration warning");
     }
     privileges::seal();
@@ -195,7 +197,8 @@ impl Daemon {
         let api = Api::open(&config, machine, lifecycle.liveness.subscribe(), logging).await?;
         let paths = Paths::open(next_hops, &config, machine, &live.current())?;
         let announcer = open_announcer(&config, machine, &mut forwarding)?;
-        let tunnel = HealthTunnel::new(machine, forwarding.interface_names(), live.clone());
+        let tunnel =
+            HealthTunnel::new(machine, forwarding.interface_names(), live.clone(), paths.check_hops());
         let mut daemon = Self {
             configuration,
             controller,
@@ -267,7 +270,7 @@ impl Daemon {
         });
         let ended = loop {
             tokio::select! {
-                // Health states come first: a backend that is down must not receive packets.
+                // Health states come first, because a backend that is down must get no packets.
                 biased;
                 Some(event) = self.checks.next() => self.take_event(event),
                 () = signals.end.recv() => if self.is_to_end() { break Ok(()) },
@@ -296,6 +299,9 @@ impl Daemon {
         if let Event::Flushed(outcomes) = &event {
             self.take_flushed(outcomes);
         }
+        if let Event::Hops(changed) = event {
+            return self.take_failing_hops(changed);
+        }
         let Some(turned) = self.checks.take(event) else { return };
         let health_states: Vec<_> = turned.iter().map(|turned| (turned.key.clone(), turned.state)).collect();
         let now = self.lifecycle.elapsed();
@@ -313,23 +319,6 @@ impl Daemon {
     fn publish_states(&mut self, snapshot: Snapshot) {
         self.renew(snapshot);
         self.look_at_vips();
-    }
-
-    fn take_next_hops(&mut self, table: Table) {
-        self.paths.take(table);
-        self.renew_paths();
-    }
-
-    /// Publishes the current snapshot with the current next hops and path MTUs.
-    fn renew_paths(&mut self) {
-        let (config, machine) = (self.controller.config(), self.controller.machine());
-        match self.paths.renewed(&self.publisher.current(), config, machine) {
-            Ok(snapshot) => self.publisher.renew(snapshot),
-            // log: New next hops could not be applied, so the previous ones remain in use until the
-            // next change. Report a bug if the line is repeated.
-            Err(error) => tracing::error!(%error, "next hops not updated"),
-        }
-        self.follow_own_addresses();
     }
 
     fn follow_own_addresses(&mut self) {
@@ -389,7 +378,7 @@ impl Daemon {
     }
 
     fn repair_tunnel(&mut self) {
-        // A running reload may be opening the tunnel at the moment.
+        // A running reload may be opening the tunnel at this moment.
         if !self.configuration.reloads.is_idle() {
             return;
         }
@@ -411,6 +400,7 @@ impl Daemon {
         }
         let seen = self.observed(Instant::now());
         self.lifecycle.liveness.take(self.forwarding.plane.health(), seen.now);
+        self.lifecycle.liveness.paused(self.forwarding.plane.pause());
         self.publisher.live().clock().set(unix_seconds());
         self.take_notices();
         self.look_at_vips();
@@ -449,7 +439,7 @@ impl Daemon {
         }
         if let Some(more) = lowered.checked_sub(PATHS_NAMED).filter(|more| *more > 0) {
             // log: More path MTUs were lowered at the same time than the log shows. The field
-            // `more` is the number of the others.
+            // `more` contains the number of those that are not shown.
             tracing::info!(more, "more path MTUs lowered");
         }
         changed |= lowered > 0;
@@ -467,9 +457,8 @@ impl Daemon {
         let by_name = LazyCell::new(|| rows.iter().map(|row| (&*row.name, row)).collect::<HashMap<_, _>>());
         self.lifecycle.liveness.vips(vips, |vip| services_without(by_name.get(vip).copied()));
         let state = self.lifecycle.liveness.state();
-        let forwarder_fault = (!state.health.is_healthy()).then(|| state.health.to_string());
-        let seen = Seen { forwarder_fault, set_up: state.set_up, services };
-        self.announcer.look(&seen, self.lifecycle.elapsed());
+        let fault = state.fault(self.forwarding.plane.stalled());
+        self.announcer.look(&Seen { fault, set_up: state.set_up, services }, self.lifecycle.elapsed());
     }
 
     fn become_ready_when_checked(&mut self) {
@@ -525,7 +514,7 @@ impl Daemon {
 }
 
 /// Starts BGP and drops capabilities. The BGP listeners are opened first, because they may use
-/// privileged ports. The BGP sessions start after the capabilities of the setup have been dropped.
+/// privileged ports. The BGP sessions start after capabilities have been dropped.
 fn open_announcer(config: &Config, machine: &str, forwarding: &mut Forwarding) -> anyhow::Result<Announcer> {
     let mut announcer = Announcer::open(config, find_machine(config, machine)?)?;
     if let Err(error) = privileges::give_up(|| forwarding.plane.steers.may_change()) {
@@ -557,7 +546,7 @@ fn warn_of_small_mtus(config: &Config, snapshot: &Snapshot) {
     }
 }
 
-/// Returns the names of those services of a VIP that have no backend in service.
+/// Returns the names of a VIP's services that have no serving backend.
 fn services_without(vip: Option<&VipRow>) -> String {
     let services = vip.into_iter().flat_map(|row| &row.services);
     few(services.filter(|service| !service.ready).map(|service| &service.name))

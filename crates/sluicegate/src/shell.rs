@@ -1,5 +1,5 @@
 //! Implements `sluicegate completions` and `sluicegate man`, which generate shell completions and
-//! manual pages from the command line definition. The packages contain both.
+//! manual pages from the command line definition. The distribution packages contain both.
 
 use std::fs;
 use std::path::PathBuf;

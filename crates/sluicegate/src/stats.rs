@@ -73,7 +73,7 @@ fn services(threads: &[Arc<ThreadCounters>], snapshot: &Snapshot) -> BTreeMap<St
     snapshot.services().iter().map(row).collect()
 }
 
-/// Sums the traffic of each interface over the sockets of all threads.
+/// Sums each interface's traffic over the sockets of all threads.
 fn interfaces(plane: &DataPlane) -> BTreeMap<String, InterfaceStats> {
     let sum = |place: usize| {
         let links = plane.sockets.iter().flat_map(|thread| &thread.links);

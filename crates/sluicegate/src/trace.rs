@@ -2,9 +2,9 @@
 //!
 //! The subcommand sends marked packets to a router, collects the reports of the machines, and
 //! prints them as a tree or as JSON. The submodule `frame` builds the packets, `link` sends them,
-//! and `view` formats the result. The packets are real: they reach the backend and create flows on
-//! the way. The crate `forwarder` handles the marks, and `control_plane::trace_report` defines the
-//! reports.
+//! and `view` formats the result. The packets are real: they reach the backend, and machines on the
+//! path create flows for them. The crate `forwarder` handles the marks, and
+//! `control_plane::trace_report` defines the reports.
 //!
 //! References: Eisenbud et al., *Maglev*, NSDI 2016, §4.4.
 
@@ -38,7 +38,7 @@ use admin_client::{show, usage, verdict};
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
     /// Source address and port of the packet, such as `192.0.2.7:40000` or `[2001:db8::7]:40000`;
-    /// the address need not belong to this machine
+    /// the address does not have to belong to this machine
     #[arg(value_name = "SRC:PORT", value_parser = socket)]
     source: SocketAddr,
     /// Address and port of the VIP
@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     /// address that the kernel uses to reach the router, with any free port)
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
-    /// Send N equal packets, 1 to 100. The first packet of a new flow selects the backend with
+    /// Send N identical packets, 1 to 100. The first packet of a new flow selects the backend with
     /// Maglev, and later packets find it in the connection table
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
     count: u32,
@@ -192,7 +192,7 @@ impl Reports {
         Ok(Self { socket, receiver, key: trace_key(config) })
     }
 
-    /// Receives reports until `by`. If `last` is `true`, all packets have been sent, and this
+    /// Receives reports until `by`. If `last` is `true`, all packets have been sent, and the
     /// function returns shortly after all expected reports have arrived.
     fn listen(&self, by: Instant, last: bool, trace: &mut Trace) -> anyhow::Result<()> {
         let mut buffer = [0; REPORT_BYTES + 1];
@@ -222,7 +222,7 @@ fn is_silence(error: &std::io::Error) -> bool {
     matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
-/// Returns the local address from which the kernel sends packets to `peer`.
+/// Returns the local address that the kernel uses to reach `peer`.
 fn own_address(peer: IpAddr) -> anyhow::Result<IpAddr> {
     let socket = any_port(peer)?;
     socket.connect((peer, DISCARD)).with_context(|| format!("no route to {peer}"))?;
@@ -250,15 +250,15 @@ fn duration(text: &str) -> Result<Duration, String> {
     read.ok_or_else(|| "expected a duration from 1ms to 1m, such as 100ms or 2s".to_owned())
 }
 
-/// The discard port. Connecting a UDP socket to this port sends no packet; the kernel only looks up
-/// the route.
+/// The discard port. Connecting a UDP socket to this port sends no packet, and only makes the
+/// kernel look up the route.
 const DISCARD: u16 = 9;
 /// The extra wait for reports. A machine sends reports once per iteration of its control loop, and
-/// this time covers two iterations.
+/// this time is long enough for two iterations.
 const SETTLE: Duration = Duration::from_millis(600);
 const MOST: Duration = Duration::from_secs(60);
 const AFTER_HELP: &str = "This command needs CAP_NET_RAW, and a [trace] section in the configuration of the machines. The packets are \
                           real: they reach the backend, which may reply to the source, and create a flow in the connection \
-                          tables. The times in the tree are from the clocks of the machines. Machines ignore marks if the \
+                          tables. The times in the output come from the clocks of the machines. Machines ignore marks if the \
                           clocks differ by more than a minute. Exit codes: 0 if every packet was reported and none was \
                           dropped, 1 otherwise, 2 for wrong usage.";

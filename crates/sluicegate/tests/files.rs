@@ -1,4 +1,4 @@
-//! Tests subcommands that only read files and need no running balancer.
+//! Tests subcommands that only read files and do not need a running balancer.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
@@ -122,7 +122,7 @@ fn where_names_fallback_cluster() {
     assert!(text.contains("use --live for the current states"), "{text}");
     let said: Value = serde_json::from_str(&asked(&file, &["--json"]).1).unwrap();
     assert_eq!((&said["step"], &said["elsewhere"]["name"]), (&json!("maglev"), &json!("fra2")));
-    // If all weights are 0, the flow goes to the other cluster, as it would on a running machine.
+    // If all weights are 0, the flow goes to the other cluster, as on a running machine.
     let none = folder
         .write("b.toml", &config("lb1", remote).replace("\"198.18.1.1\" }", "\"198.18.1.1\", weight = 0 }"));
     let (code, text) = asked(&none, &[]);
@@ -183,7 +183,8 @@ fn imported_ipvs_rules_pass_config_check() {
     assert_eq!(of(&["config", "import", "ipvs"], rules).1, toml);
     let (code, text) = sluicegate(&["config", "check", &folder.write("lb.toml", &toml)]);
     assert_eq!((code, text.contains("no problem found")), (0, true), "{text}");
-    // A rule that is left out changes the exit code, and an invalid rule produces no configuration.
+    // If a rule is left out, only the exit code changes. If a rule is invalid, no configuration is
+    // printed.
     let (code, more, said) = of(&["config", "import", "ipvs", "-"], &format!("{rules}-A -f 1\n"));
     assert_eq!((code, more.contains("[vip.203-0-113-10]")), (1, true), "{said}");
     assert!(said.contains("standard input:3: left out: firewall mark 1"), "{said}");

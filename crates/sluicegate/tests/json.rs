@@ -1,4 +1,4 @@
-//! Tests that every subcommand with `--json` prints only objects that match their schema, including
+//! Tests that every subcommand with `--json` prints only objects that match their schema, even for
 //! errors.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test")]
@@ -44,7 +44,8 @@ impl Bed {
         Self { folder, _file: file, _runtime: runtime }
     }
 
-    /// Runs a command line and returns its exit code and output. Each `@` stands for the folder.
+    /// Runs a command line and returns its exit code and output. Each `@` is replaced by the
+    /// folder.
     fn run(&self, line: &str) -> (i32, String) {
         let line = line.replace('@', self.folder.to_str().unwrap());
         sluicegate(&line.split_whitespace().collect::<Vec<_>>())
@@ -115,7 +116,7 @@ fn wrong_usage_is_an_object_too_on_standard_output_alone() {
         ("backend weight b1 heavy --json", "expected a number or `file`"),
         ("no-such-verb --json", "unrecognized subcommand"),
         ("capture --json", "unexpected argument '--json' found"),
-        // The following errors come from the subcommand, not from the parser.
+        // The following errors are reported by the subcommand, not by the argument parser.
         ("flow purge --json", "`flow purge` needs --vip"),
         ("log level loud --json", "expected error, warn, info, debug, trace or file"),
         ("log level debug --json", "log level debug --for 10m"),
@@ -163,8 +164,8 @@ fn json_errors_have_the_fields_of_api_errors() {
     assert_eq!((code, kind), (1, json!("failed")));
 }
 
-/// All subcommands with their arguments. `SOCKET` stands for the option that selects the socket of
-/// the simulated balancer.
+/// All subcommands with their arguments. `SOCKET` is replaced by the option that selects the socket
+/// of the simulated balancer.
 const ANSWERS: &[(&str, &str)] = &[
     ("backend down", "b1 SOCKET"),
     ("backend drain", "b1 SOCKET"),

@@ -494,7 +494,7 @@ fn where_explains_icmp() {
     assert_says(&ask("203.0.113.1:0", "58").1, &["dropped", "ICMP of the other address family"]);
     assert_eq!(ask("203.0.113.1:0", "58").0, 1);
     assert_says(&ask("203.0.113.9:0", "icmp").1, &["no_vip"]);
-    // The request must contain the ICMP protocol number of the address family.
+    // The request must contain the protocol number of ICMP for the address family.
     let live = ["where", "--live", "[2001:db8::7]:0", "[2001:db8:f::10]:0", "icmp"];
     assert_eq!(balancer.run(&live).0, 0);
     assert_eq!(balancer.last(), "where [2001:db8::7]:0 [2001:db8:f::10]:0 58");

@@ -17,7 +17,7 @@ fn reference_command_line_is_current() {
     assert!(is_current, "docs/reference/command-line.md differs from the help; `cargo xtask docs` writes it");
 }
 
-/// Appends the help of a command and of all its subcommands.
+/// Appends the help of a command and all its subcommands.
 fn section(page: &mut String, words: &[&str]) {
     let help = help(words);
     if !words.is_empty() {

@@ -1,4 +1,4 @@
-//! Tests `replay` with generated captures. The counters of each replay must balance.
+//! Tests `replay` with generated captures. The counters of each replay must add up.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
@@ -132,8 +132,8 @@ fn timed(frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<(u64, Vec<u8>)> {
 #[test]
 fn held_fragments_expire_by_capture_clock() {
     let folder = Folder::new();
-    // The capture has 40 later fragments without a first fragment. Then come a datagram whose first
-    // fragment arrives last, and a whole packet.
+    // The capture has 40 later fragments without a first fragment, followed by a datagram whose
+    // first fragment arrives last, and by an unfragmented packet.
     let pieces = |id: u16| cut(&udp(true, 4_000 + id, 600).bytes(), id.into(), 400);
     let mut frames = timed((1..=40).map(|id| pieces(id).swap_remove(1)));
     let [first, later] = pieces(41).try_into().unwrap();
@@ -281,7 +281,7 @@ fn a_capture_of_the_balancers_own_is_replayed_as_what_came_in() {
     assert_eq!(heads(&again), heads(&sent), "{expected} {figures}");
 }
 
-/// Generates frames that lead to all verdicts, and damaged frames.
+/// Generates damaged frames, and frames that lead to all verdicts.
 fn any_frames() -> impl Strategy<Value = Vec<(u64, Vec<u8>)>> {
     let one = (
         any::<bool>(),

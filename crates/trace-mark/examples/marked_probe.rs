@@ -1,9 +1,8 @@
 //! Prints the UDP payload of a trace probe, in hexadecimal digits. Each load balancer on the path
-//! of such a probe sends a report to 192.0.2.200:9000. The program also prints, for three packets
-//! with this payload, whether a load balancer would report them.
+//! of such a probe sends a report to 192.0.2.200:9000. The program also prints whether a load
+//! balancer would report each of three packets with this payload.
 //!
-//! The argument is the hash key of the cluster, as in `marked_probe
-//! 00112233445566778899aabbccddeeff`.
+//! The argument is the cluster's hash key, as in `marked_probe 00112233445566778899aabbccddeeff`.
 
 use std::error::Error;
 use std::net::SocketAddr;

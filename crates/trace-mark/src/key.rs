@@ -1,9 +1,9 @@
-//! The keys of the packet tracer. These keys are derived from the hash key of the cluster, so
-//! operators need to distribute only one secret.
+//! The keys of the packet tracer, which are derived from the cluster's hash key, so that operators
+//! need to distribute only one secret.
 //!
 //! Invariant: both keys differ from the hash key and from each other, because each is derived with
-//! its own label. An authentication code that was computed for a mark is therefore not valid for a
-//! report.
+//! a different label. An authentication code that was computed for a mark is therefore not valid
+//! for a report.
 //!
 //! The algorithm is SipHash (Aumasson and Bernstein, 2012) with the 128-bit output of its reference
 //! code.
@@ -22,7 +22,7 @@ pub struct TraceKey {
 }
 
 impl TraceKey {
-    /// Derives both keys from the hash key of the cluster.
+    /// Derives both keys from the cluster's hash key.
     #[must_use]
     pub fn derive(cluster: &HashKey) -> Self {
         let key = |label: &[u8]| SipHasher24::new_with_key(&cluster.derive(label));

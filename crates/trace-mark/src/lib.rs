@@ -1,9 +1,9 @@
 //! Signed marks of the packet tracer. A packet is traced if its payload begins with a mark that was
-//! signed with a key of the cluster.
+//! signed with the cluster's key.
 //!
 //! This crate writes, parses and verifies marks. The forwarder reports each valid mark to the
-//! control plane and forwards the packet normally. The control plane, not a packet thread, sends
-//! the report to the receiver, because packet threads neither format text nor make system calls.
+//! control plane and forwards the packet normally. The control plane sends the report to the
+//! receiver, because packet threads neither format text nor make system calls.
 //!
 //! Invariant: a packet is reported only if the authentication code, the time and the receiver of
 //! its mark are valid. See the Maglev paper, §4.4.
@@ -53,13 +53,12 @@ pub struct Trace {
     pub key: TraceKey,
     /// The addresses to which reports may be sent.
     pub receivers: PrefixSet,
-    /// The maximum number of reports per second from each packet thread. The same number of reports
-    /// can be sent in one burst.
+    /// The maximum number of reports per second from each packet thread, which is also the maximum
+    /// burst.
     pub per_second: u32,
 }
 
-/// The reason why a packet with a mark is not reported. A packet without a report is still
-/// forwarded.
+/// The reason why a packet with a mark is not reported. Such a packet is still forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceRefusal {
     /// The mark is too short, has an unknown version, or has no receiver.
@@ -69,8 +68,7 @@ pub enum TraceRefusal {
     Time,
     /// The receiver in the mark is not one of the configured receivers.
     Receiver,
-    /// The mark was not signed with the key of the cluster, or it was signed for a different
-    /// 5-tuple.
+    /// The mark was not signed with the cluster's key, or it was signed for a different 5-tuple.
     Mac,
     /// The rate limit for reports was exceeded.
     Rate,
@@ -97,8 +95,8 @@ impl TraceRefusal {
     }
 }
 
-/// The time of day. The control plane sets this value for packet threads, which read only the
-/// monotonic clock themselves. All clones of this type share one value.
+/// The time of day. The control plane sets it for packet threads, which only read the monotonic
+/// clock. All clones share one value.
 #[derive(Clone, Debug, Default)]
 pub struct WallClock(Arc<AtomicU64>);
 

@@ -1,4 +1,4 @@
-//! The mark at the start of the payload of a traced packet. A mark has 64 bytes in network byte
+//! The mark at the start of a traced packet's payload. A mark consists of 64 bytes in network byte
 //! order:
 //!
 //! ```text
@@ -11,8 +11,8 @@
 //!
 //! The message authentication code (MAC) is SipHash-2-4 with 128 bits of output. The MAC covers
 //! bytes 0 to 47 and the 5-tuple of the packet, so a mark is not valid in packets with a different
-//! 5-tuple. The first byte of the magic is neither ASCII nor valid UTF-8, so no text begins with a
-//! mark.
+//! 5-tuple. The first byte of the magic number is neither ASCII nor valid UTF-8, so no text begins
+//! with a mark.
 
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -30,8 +30,8 @@ pub struct Mark {
     pub receiver: SocketAddr,
     /// The time at which the mark was signed, in seconds since 1970.
     pub unix_seconds: u64,
-    /// The random number that identifies the trace. This number distinguishes the reports of
-    /// different traces.
+    /// A random number that identifies the trace and distinguishes its reports from the reports of
+    /// other traces.
     pub trace: u64,
     /// The index of the packet within the trace.
     pub probe: u32,
@@ -137,9 +137,9 @@ fn fill(whole: &mut [u8], parts: &[&[u8]]) {
 pub const MARK_BYTES: usize = SAID + MAC_BYTES;
 const MAGIC: u64 = u64::from_be_bytes(*b"\x8d\xf1SLUICE");
 const VERSION: u8 = 1;
-/// The number of bytes of a mark that the authentication code covers.
+/// The number of bytes at the start of a mark that the authentication code covers.
 const SAID: usize = 48;
-/// The number of bytes of a 5-tuple: two addresses, two ports and a protocol.
+/// The size of a 5-tuple in bytes: two addresses, two ports and a protocol.
 const TUPLE: usize = 37;
 const TCP_DATA_OFFSET: usize = 12;
 const UDP_HEADER: usize = 8;

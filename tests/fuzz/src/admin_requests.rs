@@ -1,7 +1,7 @@
 //! A fuzz target for HTTP requests to the admin API.
 //!
-//! The first byte of the input selects the listener: the Unix socket, or TCP, where clients may
-//! only read. Commands are accepted but get no result, as from a balancer that is stopping.
+//! The first byte of the input selects the listener: the Unix socket, or TCP, where clients have
+//! read access only. Commands are accepted but get no result, as if the balancer were stopping.
 
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -60,7 +60,7 @@ fn answers(mut rest: &[u8]) {
     }
 }
 
-/// An admin server with both listeners, and what is needed to query it.
+/// An admin server with both listeners, and the commands that it has received.
 struct Server {
     runtime: Runtime,
     unix: UnixAddress,

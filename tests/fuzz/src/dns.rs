@@ -47,7 +47,7 @@ fn records(answer: &[u8], mut at: usize) -> Option<bool> {
             }
         }
         found |= (word(at)?, word(at + 2)?, word(at + 8)?) == (1, 1, 4) && at + 14 <= answer.len();
-        // If the response is marked as truncated, an A record counts even if later records are
+        // If the response is marked as truncated, an A record is accepted even if later records are
         // incomplete.
         if found && answer[2] & 2 != 0 {
             return Some(true);

@@ -115,8 +115,8 @@ fn error(quoted: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Turns an untagged IPv4 frame into a fragment: `word` becomes the field with the flags and the
-/// fragment offset. The checksum is updated.
+/// Turns an untagged IPv4 frame into a fragment. Writes `word` into the field with the flags and
+/// the fragment offset, and updates the checksum.
 fn piece4(frame: &[u8], word: u16) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[L3 + 4..L3 + 8].copy_from_slice(&[[0, 9], word.to_be_bytes()].concat());

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use config::Severity;
 
-/// Checks that the result of a conversion is a valid configuration, and that converting again gives
+/// Checks that a conversion produces a valid configuration, and that a second conversion produces
 /// the same result.
 pub(crate) fn check(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };

@@ -3,7 +3,7 @@
 //! The generator changes a few bytes of valid requests, so most of the datagrams are almost valid.
 
 /// The bytes that mutations insert: separators of words and lines, digits, command characters, and
-/// extreme values of lengths.
+/// extreme length values.
 const TELLING: &[u8] = b"\0\n\r  \t-+0159bkmqsNT\x7f\x80\xff";
 /// The words that mutations insert, because they change the meaning of a command line.
 const WORDS: [&[u8]; 12] = [

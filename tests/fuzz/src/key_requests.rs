@@ -1,5 +1,5 @@
-//! Seeds with memcached requests. The first two bytes of a seed state how many bytes of the
-//! datagram are missing, as in a first fragment. The rest of the seed is the request.
+//! Seeds with memcached requests. The first two bytes of a seed are the number of bytes that are
+//! missing at the end of the datagram, as in a first fragment. The rest of the seed is the request.
 
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let text: [&[u8]; 15] = [

@@ -1,7 +1,7 @@
 //! A fuzz target for the packet pipeline, including encapsulation, fragments and ICMP errors.
 //!
 //! The input is a sequence of frames. Each frame is preceded by its length in two bytes. The length
-//! 0xffff has no frame and advances the clock by one second.
+//! 0xffff stands for no frame, and advances the clock by one second.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,8 @@ use crate::frames;
 
 /// Checks that each frame gets one verdict, that the counters match the verdicts, and that no frame
 /// is held forever. A forwarded frame must contain the received packet with a decremented TTL,
-/// encapsulated for a backend. A second pipeline without the fast path must give the same results.
+/// encapsulated for a backend. A second pipeline without the fast path must produce the same
+/// results.
 pub(crate) fn check(bytes: &[u8]) {
     let (mut bed, mut general) = (bed(), bed());
     general.pipeline = general.pipeline.without_fast_path();
@@ -160,10 +161,12 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     each.into_iter().chain([row]).collect()
 }
 
-/// The sources of the upstream tunnels, each with this machine's address in the same family.
+/// The source addresses of the upstream tunnels, each with this machine's address in the same
+/// address family.
 const TUNNELS: [(&str, &str); 2] = [("198.18.0.1", "192.0.2.1"), ("2001:db8::77", "2001:db8::1")];
 const BACKENDS: [&str; 4] = ["198.18.1.1", "198.18.1.2", "198.18.1.3", "2001:db8:1::4"];
-/// The headroom in front of a frame in bytes: what the two kinds of backends need, and more.
+/// The headroom in front of a frame in bytes: the outer header length for each of the two kinds of
+/// backends, and a larger value.
 const HEADS: [usize; 3] = [20, 24, 64];
 /// The maximum length of a received frame in bytes.
 const LONGEST: usize = ROOM - 64;

@@ -17,8 +17,8 @@ use self::total::are_sound;
 use self::writer::{altered, respelled};
 
 /// Checks that a configuration is either accepted or rejected with problems at the right positions.
-/// An added comment must not change the result. With other key order and other spellings of its
-/// values, the configuration must be equal. With one changed value it must differ.
+/// An added comment must not change the result. Reordering the keys or spelling the values
+/// differently must not change the configuration. Changing one value must change it.
 pub(crate) fn check(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     match parsed(text) {
@@ -35,8 +35,8 @@ pub(crate) fn check(bytes: &[u8]) {
                 let (again, _) = parsed(&written).unwrap_or_else(|problems| panic!("{problems}\n{written}"));
                 assert!(again == config, "{written}");
             }
-            // A warning may mean that a value has no effect, and then another value gives an equal
-            // configuration.
+            // A warning may mean that a value has no effect. A different value then results in the
+            // same configuration.
             if warnings.is_empty() {
                 (0..4)
                     .flat_map(|more| altered(&table, turn.wrapping_add(more)))
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     /// Checks that changing any number, duration or boolean of the example changes the
-    /// configuration. The fuzzer reaches only a few of them.
+    /// configuration. The fuzzer alone would change only a few of these values.
     #[test]
     fn changed_value_changes_the_configuration() {
         for text in [SMALL, EXAMPLE] {

@@ -1,10 +1,10 @@
 //! Loom models of the data structures through which packet threads communicate with each other and
 //! with the kernel.
 //!
-//! The modules are source files of `datapath` and `kv-switch` that this crate compiles again.
-//! Otherwise `--cfg loom` would rebuild all dependencies of those crates. Run the models with
-//! `RUSTFLAGS="--cfg loom" cargo test --release --package sluicegate-loom`. Without that flag the
-//! crate is empty.
+//! The modules are source files of `datapath` and `kv-switch` that this crate compiles a second
+//! time. If the models were in those crates, `--cfg loom` would rebuild all their dependencies. Run
+//! the models with `RUSTFLAGS="--cfg loom" cargo test --release --package sluicegate-loom`. Without
+//! that flag the crate is empty.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,11 @@
 //! A test of upgrades under load, with many established connections and with new connections at a
-//! constant rate. None of them may break.
+//! constant rate. No connection must break.
 //!
 //! With `SLUICEGATE_LONG=1` the test has 10,000 established connections and opens 1,000 new
 //! connections per second. Otherwise it uses a twentieth of both. It prints how long a queue had no
 //! socket. Established connections stay in the accept queue of their backend, so each needs one
 //! descriptor and no thread. The kernel of the right backend acknowledges their packets. The kernel
-//! of any other backend would reset them.
+//! of any other backend would reset the connections.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

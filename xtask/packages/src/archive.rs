@@ -1,4 +1,4 @@
-//! Writes reproducible tar archives and gzip files: the same entries give the same bytes on any
+//! Writes reproducible tar archives and gzip files: the same entries produce the same bytes on any
 //! machine and for any user.
 //!
 //! References: pax(1) on ustar; the GNU header in tar(5); RFC 1952.

@@ -1,8 +1,8 @@
-//! `packages` packs a static binary as a .deb, an .rpm and an OCI image. It also writes a bill of
-//! materials and the checksums of all files.
+//! `packages` packs a static binary as a .deb, an .rpm and an OCI image. It also writes the systemd
+//! units, a bill of materials and the checksums of all files.
 //!
 //! `cargo xtask packages` builds the binary and then runs this program. The packages are
-//! reproducible: the same binary and checkout give the same bytes. To achieve this, entries are
+//! reproducible: the same binary and checkout produce the same bytes. To achieve this, entries are
 //! sorted, owners and modes are fixed, and all times are the time of the commit.
 #![forbid(unsafe_code)]
 
@@ -47,7 +47,10 @@ struct Arguments {
     version: Option<String>,
 }
 
-/// The properties that all package formats have in common.
+/// The files that systemd needs. Installations of the single binary need them as separate files.
+const UNITS: [&str; 3] = ["sluicegate.service", "sluicegate-decap.service", "sluicegate.sysusers"];
+
+/// The properties that all package formats share.
 #[derive(Clone, Debug)]
 struct Release {
     version: String,
@@ -61,13 +64,18 @@ fn main() -> Result<()> {
     let release = Release { version: version.unwrap_or_else(|| linked.version().to_owned()), epoch };
     let entries = contents::gather(&checkout, &binary, &linked)?;
     let version = &release.version;
-    let files = [
+    let mut files = vec![
         (format!("sluicegate-{version}-x86_64-linux"), fs::read(&binary)?),
         (format!("sluicegate_{version}_amd64.deb"), deb::package(&release, &entries)?),
         (format!("sluicegate-{version}-{}.x86_64.rpm", rpm::RELEASE), rpm::package(&release, &entries)?),
         (format!("sluicegate-{version}-oci.tar"), oci::image(&release, &entries)?),
         (format!("sluicegate-{version}.cdx.json"), sbom::bill(&release, &linked)?),
     ];
+    for name in UNITS {
+        let path = checkout.join("config").join(name);
+        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        files.push((name.to_owned(), bytes));
+    }
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     let mut sums = String::new();
     for (name, bytes) in &files {

@@ -4,7 +4,7 @@
 //! The scripts are in `xtask/packages/scripts/rpm-*`. The package is not signed. Distributors
 //! sign it themselves.
 //!
-//! References: the crate `rpm`; the manual of rpm on package format version 4.
+//! References: the crate `rpm`; the rpm manual on package format version 4.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -51,7 +51,7 @@ pub(crate) fn package(release: &Release, entries: &[Entry]) -> Result<Vec<u8>> {
 }
 
 /// Returns the folders that contain completions. They are packaged explicitly, because rpm removes
-/// only folders that a package owns, and no other package may own them.
+/// only folders that a package owns, and possibly no other package owns them.
 fn shell_folders(entries: &[Entry]) -> Vec<Entry> {
     let folders = entries.iter().flat_map(|entry| Path::new(&entry.path).ancestors().skip(1));
     let of_shells = folders

@@ -42,7 +42,8 @@ impl Turn {
     }
 }
 
-/// All measurements of one system with one workload. The list contains one measurement per round.
+/// All measurements of one system with one workload. The list contains one measurement for each
+/// round.
 #[derive(Debug)]
 struct Row {
     mix: &'static str,
@@ -72,14 +73,14 @@ impl Row {
     }
 }
 
-/// A performance goal for one system relative to another system.
+/// A performance goal that compares two systems.
 struct Goal {
     /// The goal applies to workloads whose name begins with this prefix.
     mixes: &'static str,
     ours: &'static str,
     other: &'static str,
     what: &'static str,
-    /// Computes the value of the goal from one round, given the measurements of both systems.
+    /// Computes the goal's value for one round from the measurements of both systems.
     of: fn(&Turn, &Turn) -> f64,
     bound: Bound,
 }

@@ -26,10 +26,10 @@ pub(crate) trait Client {
     /// Returns the file descriptor that becomes readable when a response arrives.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// Returns the number of requests that may be sent now.
+    /// Returns how many more requests the client can send now.
     fn room(&self) -> usize;
 
-    /// Returns `true` if the client waits for no response.
+    /// Returns `true` if the client has no outstanding requests.
     fn is_idle(&self) -> bool;
 
     /// Queues a request, which the next flush sends. The client must have room for another request.
@@ -150,8 +150,8 @@ impl Clients {
         Ok(tally)
     }
 
-    /// Sends requests until no client has room for another one. Returns the time of the next check
-    /// for lost requests.
+    /// Sends requests until every client has its maximum number of outstanding requests. Returns
+    /// the time of the next check for lost requests.
     fn ask_all(&mut self, now: Instant) -> Result<Instant> {
         for at in 0..self.clients.len() {
             for _ in 0..self.clients[at].room() {
@@ -238,8 +238,8 @@ impl Clients {
 
 /// The interval between two checks for lost requests.
 const LOOK: Duration = Duration::from_millis(10);
-/// The time after which a request counts as lost. The links need less than a millisecond, but other
-/// programs may delay a response.
+/// The time after which a request is considered lost. On these links a response takes less than a
+/// millisecond, but other programs may delay it.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Requests that are overdue by more than this time are skipped.
 const MOST_LATE: Duration = Duration::from_millis(1);

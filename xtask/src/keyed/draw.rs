@@ -1,6 +1,6 @@
 //! Draws random keys: all with the same probability, by Zipf's law, or mostly from a few hot keys.
 //!
-//! The same seed gives the same sequence of keys in each run. Key 0 is the most popular one.
+//! The same seed produces the same sequence of keys in each run. Key 0 is the most popular one.
 //!
 //! References: Zipf's law with YCSB's exponent 0.99 (Cooper et al., SoCC 2010); xorshift64* (Vigna,
 //! 2016).

@@ -1,11 +1,11 @@
 //! Records all writes, and checks that each read returns a correct value.
 //!
-//! Each request is registered when it is sent, and each response is judged with a [`Finding`]. The
+//! Each request is registered when it is sent. The check of a response returns a [`Finding`]. The
 //! values of a key have version numbers. A read must return a written version. This version must
 //! not be older than any write that was acknowledged before the read was sent. If a cache is used,
-//! only writes that were acknowledged at least one lease earlier count. If writes of a key overlap
-//! in time, any of them may be the last one. A write without a response may or may not have taken
-//! effect.
+//! only writes that were acknowledged at least one lease earlier are considered. If writes of a key
+//! overlap in time, any of these writes can be the last one. A write without a response might have
+//! taken effect or not.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ pub(crate) enum Verb {
     },
 }
 
-/// The judgment about a response.
+/// The result of checking a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
     Right,
@@ -66,7 +66,7 @@ struct Entry {
 
 impl Ledger {
     /// Creates the state of `keys` keys. Every server already stores `version` of each value, and
-    /// values have `value_bytes` bytes. The `lease` is zero if no cache is used.
+    /// values are `value_bytes` bytes long. The `lease` is zero if no cache is used.
     pub(crate) fn new(keys: u32, version: u32, value_bytes: usize, lease: Duration) -> Self {
         let since = Instant::now();
         let entry =
@@ -91,7 +91,7 @@ impl Ledger {
         Asked { key, verb: Verb::Set { version: entry.newest }, sent: now }
     }
 
-    /// Judges a response that arrived at `now`.
+    /// Checks a response that arrived at `now`.
     pub(crate) fn judge(&mut self, asked: &Asked, answer: Answer<'_>, now: Instant) -> Finding {
         match (asked.verb, answer) {
             (Verb::Set { .. }, Answer::Stored) => {
@@ -150,8 +150,8 @@ mod tests {
     const BYTES: usize = 16;
     const LEASE: Duration = Duration::from_millis(10);
 
-    /// Judges a read of key 3. The response contains the value of `key`, which may be another key,
-    /// in the given version.
+    /// Checks a read of key 3. The response contains the value of `key`, which may be a different
+    /// key, in the given version.
     fn read(ledger: &mut Ledger, asked: &Asked, key: u32, version: u32) -> Finding {
         let mut command = Vec::new();
         write_set(key, version, BYTES, &mut command);

@@ -96,7 +96,7 @@ fn value<'a>(name: &'a [u8], bytes: &'a [u8], start: usize, length: usize) -> Op
     Some((answer, end + END.len()))
 }
 
-/// Returns the byte with which a value is filled after its key and version.
+/// Returns the byte that fills the rest of a value after its key and version.
 fn filling(key: u32, version: u32) -> u8 {
     (key ^ version).to_le_bytes()[0]
 }

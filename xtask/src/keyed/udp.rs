@@ -86,8 +86,8 @@ impl Udp {
         let fd = self.socket.as_raw_fd();
         match sendmmsg(fd, &mut self.outgoing, &slices, &to, [], MsgFlags::MSG_DONTWAIT) {
             Ok(results) => Ok(results.count()),
-            // If the socket or the device has no buffer space, the request counts as sent and is
-            // lost.
+            // If the socket or the device has no buffer space, the request is counted as sent and
+            // is lost.
             Err(Errno::ENOBUFS | Errno::EAGAIN) => Ok(1),
             Err(Errno::EINTR) => Ok(0),
             Err(error) => bail!("sendmmsg: {error}"),

@@ -1,8 +1,8 @@
 //! Measures Katran's XDP program. It is built from a checkout that the command line names, because
 //! this repository does not contain it.
 //!
-//! The program forwards packets for the VIP with IPIP. Its maps are filled like Katran's own
-//! library fills them: the MAC address of the router, the VIP, the backends, the ring, and a flow
+//! The program forwards packets for the VIP with IPIP. Its maps are filled in the same way as by
+//! Katran's own library: the MAC address of the router, the VIP, the backends, the ring, and a flow
 //! table for each processor. The ring alternates between the backends, because the cost of a packet
 //! does not depend on their order. Requests are not measured: Katran uses other source addresses
 //! for tunnels, and the backends accept tunnels only from the balancer's address.
@@ -21,7 +21,7 @@ use crate::cargo;
 use crate::processors::{DEVICE_CPU, GENERATOR_CPU};
 use crate::stage::{Load, NOBODY, Peer, Stage, Worker};
 
-/// Katran as a measured peer. Building Katran needs its source code.
+/// Katran as a measured peer. Katran can be built only if its source code is available.
 #[derive(Clone, Debug)]
 pub(crate) struct Katran {
     /// A checkout of github.com/facebookincubator/katran.

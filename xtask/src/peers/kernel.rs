@@ -1,8 +1,8 @@
 //! Measures forwarders in the kernel: destination NAT with nftables, and IPVS.
 //!
 //! Both are configured as an operator would configure them, with forwarding enabled and ICMP
-//! redirects disabled. nftables chooses the backend with a hash of the client address and port and
-//! an address map, and the kernel's connection table stores the choice. Closing connections are
+//! redirects disabled. nftables hashes the client address and port, and looks up the hash in a map
+//! of backend addresses. The kernel's connection table stores the choice. Closing connections are
 //! removed from that table after one second. IPVS uses the scheduler `mh`, which implements Maglev
 //! hashing. The kernel must also rewrite the replies of backends, so replies pass through this
 //! machine (`peers::requests`).

@@ -40,7 +40,7 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// Returns the ratio of requests that are possible without a balancer to answered requests.
+    /// Returns the request rate without a balancer, divided by the rate of answered requests.
     pub(crate) fn excess(self) -> f64 {
         self.direct / self.answered
     }

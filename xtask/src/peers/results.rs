@@ -40,8 +40,8 @@ impl Row {
         (!self.requests.is_empty()).then(|| median(self.requests.iter().map(|&turn| measure(turn))))
     }
 
-    /// Names the loads for which the generator may have been the bottleneck. The peer could reach
-    /// higher rates with these loads.
+    /// Names the loads for which the generator might have been the bottleneck. With a faster
+    /// generator, the peer could reach higher rates with these loads.
     fn limited(&self) -> Option<String> {
         let below = |excess: Option<f64>| excess.is_some_and(|excess| excess < LEAST_EXCESS);
         let what = match (below(self.of_packets(Rates::excess)), below(self.of_requests(Requests::excess))) {
@@ -115,7 +115,7 @@ enum Verdict {
 
 impl Verdict {
     /// Returns the verdict about a ratio. The argument `excess` is the ratio of offered to
-    /// forwarded packets, for the peer where this ratio is smaller.
+    /// forwarded packets for the peer with the lower ratio.
     fn of(ratio: f64, least: f64, excess: f64) -> Self {
         if excess < LEAST_EXCESS {
             Self::GeneratorLimited
@@ -135,7 +135,7 @@ impl Verdict {
     }
 }
 
-/// A performance goal for the balancer, relative to another peer.
+/// A performance goal that compares the balancer with a different peer.
 #[derive(Debug)]
 struct Bar {
     what: String,
@@ -300,7 +300,7 @@ fn micros(time: std::time::Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// The mode of the balancer for which performance goals are printed.
+/// The balancer mode for which performance goals are printed.
 const OURS: &str = "af-xdp-gre";
 const OURS_WITHOUT_XDP: &str = "af-packet-gre";
 /// The other load balancers with which the balancer is compared.

@@ -1,10 +1,10 @@
 //! Finds dependency cycles between the modules of a crate.
 //!
 //! A module uses another module if its code names an item that the other module defines. Imports
-//! and re-exports are followed to the definition. The declaration `mod child;` and a re-export do
-//! not count as uses. From the outside, the modules in a folder count as one module, and within the
-//! folder they count separately. A parent and its child form no cycle, because the child is a part
-//! of the parent.
+//! and re-exports are followed to the definition. The declaration `mod child;` and a re-export are
+//! not treated as uses. Seen from other folders, the modules in a folder are treated as one module.
+//! Within the folder, they are separate modules. A parent module and its child may use each other,
+//! because the child is a part of the parent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -132,7 +132,7 @@ impl Names {
     }
 
     /// Returns which modules use which sibling modules, each with one used path as an example. If a
-    /// submodule uses another module, the use counts as a use by its ancestor. Uses of items in the
+    /// submodule uses another module, its ancestor is recorded as the user. Uses of items in the
     /// parent module are not included.
     fn edges(&self) -> Edges {
         let mut edges = Edges::new();

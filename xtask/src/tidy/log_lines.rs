@@ -1,10 +1,11 @@
 //! Generates the references of log lines and events, `docs/reference/log.md` and `events.md`, from
-//! the sources of the product.
+//! the sources of Sluicegate.
 //!
 //! Each `error!`, `warn!` and `info!` becomes a row with its level, its event and its `change`
 //! field. The text of the row is the `// log: ` comment above the macro. A macro without this
-//! comment is a finding. A page that differs from the sources is a finding too. Macros in tests,
-//! and those with level `debug` or `trace`, are ignored.
+//! comment is a finding, and so are two macros with the same event and different comments. A page
+//! that differs from the sources is a finding too. Macros in tests, and those with level `debug` or
+//! `trace`, are ignored.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -55,10 +56,10 @@ pub(super) fn gather(name: &str, text: &str, lines: &mut Lines) -> Vec<String> {
         };
         let new = Line { at, section: section(name), change, text: comment_above(&source, line) };
         let known = lines.entry((level, event)).or_insert_with(|| Line { text: None, ..new.clone() });
-        known.text = match (known.text.take(), new.text) {
-            (Some(known), Some(new)) if !known.contains(&new) => Some(format!("{known} {new}")),
-            (known, new) => known.or(new),
-        };
+        if known.text.is_some() && new.text.is_some() && known.text != new.text {
+            findings.push(format!("{}: the same event as at {}, with another comment", new.at, known.at));
+        }
+        known.text = known.text.take().or(new.text);
         known.change = known.change.take().or(new.change);
     }
     findings
@@ -67,7 +68,7 @@ pub(super) fn gather(name: &str, text: &str, lines: &mut Lines) -> Vec<String> {
 /// Returns the `// log: ` comment directly above the line with the number `line`, counted from 1.
 fn comment_above(source: &[&str], line: usize) -> Option<String> {
     let above = source.get(..line.checked_sub(1)?)?.iter().rev();
-    // The comment of a macro that is a whole arm of a `match` stands above the arm.
+    // If a macro is the whole arm of a `match`, its comment is above the arm.
     let above = above.skip_while(|line| line.trim_end().ends_with("=> {"));
     let comments = above.map_while(|line| line.trim_start().strip_prefix("// "));
     let mut words = Vec::new();
@@ -205,8 +206,8 @@ fn sentence(arguments: TokenStream) -> Option<String> {
 const LOG: &str = "docs/reference/log.md";
 const EVENTS: &str = "docs/reference/events.md";
 const LEVELS: [&str; 3] = ["error", "warn", "info"];
-/// The sections of the log reference, each with the path prefix of its files. The first prefix that
-/// matches decides.
+/// The sections of the log reference, each with the path prefix of its files. A file belongs to the
+/// first section with a matching prefix.
 const SECTIONS: [(&str, &str); 14] = [
     ("crates/sluicegate/src/run/health_tunnel", "Health checks"),
     ("crates/sluicegate/src/run/checks", "Backends and VIPs"),
@@ -262,6 +263,20 @@ mod tests {
             let mut lines = Lines::new();
             assert_eq!((gather(name, CODE, &mut lines), lines.len()), (Vec::new(), 0), "{name}");
         }
+    }
+
+    #[test]
+    fn same_event_with_another_comment_is_a_finding() {
+        let other = CODE.replace("The link is down.", "The link is gone.");
+        let mut lines = Lines::new();
+        gather("crates/bgp/src/x.rs", CODE, &mut lines);
+        let again = gather("crates/bgp/src/y.rs", CODE, &mut lines);
+        assert_eq!(again, ["crates/bgp/src/y.rs:14: a log line without an event"]);
+        let findings = gather("crates/bgp/src/z.rs", &other, &mut lines);
+        let wanted =
+            "crates/bgp/src/z.rs:5: the same event as at crates/bgp/src/x.rs:5, with another comment";
+        assert_eq!(findings[0], wanted);
+        assert!(log_table(&lines).contains("| The link is down. Check the cable. |\n"));
     }
 
     #[test]

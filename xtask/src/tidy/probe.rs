@@ -1,6 +1,6 @@
 //! Measures how many places in the code must be changed to add a counter.
 //!
-//! One existing counter with a unique name represents all counters, because all counters are
+//! The check uses one existing counter with a unique name as an example, because all counters are
 //! handled in the same way. The measure is the number of code lines outside tests that name this
 //! counter, plus the number of other files in `crates/*/src` that name it.
 

@@ -1,4 +1,4 @@
-//! Checks that each promise in `docs/promises.md` is verified by a test.
+//! Checks that a test verifies each promise in `docs/promises.md`.
 //!
 //! A row of the page has the form `| name | promise | figure |`. A test that verifies a promise has
 //! the line `// Promise: NAME` above it. It is a finding if a promise has no such test, if such a
@@ -22,7 +22,7 @@ pub(super) fn gather(name: &str, text: &str, held: &mut Held) -> Vec<String> {
         let Some(promise) = line.strip_prefix(MARK) else { continue };
         let at = format!("{name}:{}", index + 1);
         let below = lines[index..].iter().find(|line| !line.starts_with("//"));
-        // Tests inside `proptest!` may have no attribute.
+        // Tests inside `proptest!` do not need an attribute.
         let is_test = below.is_some_and(|line| line.starts_with("#[") || line.starts_with("fn "));
         if !is_test {
             findings.push(format!("{at}: no test below the promise {promise}"));
@@ -32,7 +32,7 @@ pub(super) fn gather(name: &str, text: &str, held: &mut Held) -> Vec<String> {
     findings
 }
 
-/// Compares the rows of the page with the promises that tests name.
+/// Compares the promises in `docs/promises.md` with the `// Promise:` lines above the tests.
 pub(super) fn check(page: &str, held: &Held) -> Vec<String> {
     let mut findings = Vec::new();
     let mut rows = BTreeMap::new();
@@ -48,7 +48,7 @@ pub(super) fn check(page: &str, held: &Held) -> Vec<String> {
         rows.insert(name, number);
     }
     if rows.is_empty() {
-        findings.push(format!("{PROMISES}:1: the page has no promise"));
+        findings.push(format!("{PROMISES}:1: the table has no rows"));
     }
     let without = rows.iter().filter(|(name, _)| !held.contains_key(**name));
     findings.extend(without.map(|(name, number)| format!("{PROMISES}:{number}: no test has `{MARK}{name}`")));
@@ -89,6 +89,6 @@ mod tests {
         assert_eq!(check(&page, &held), ["docs/promises.md:5: no-loss has no text or no figure"]);
         let short = PAGE.replace("| No loss. ", "");
         assert!(check(&short, &Held::new())[0].contains("2 cells instead of 3"));
-        assert!(check("", &Held::new())[0].contains("has no promise"));
+        assert!(check("", &Held::new())[0].contains("has no rows"));
     }
 }

@@ -1,5 +1,5 @@
-//! Prints code measures with their limits. Below the table, it lists the places that exceed a
-//! limit, in the form `file:line name value`.
+//! Prints code metrics with their limits. Below the table, it lists the places that exceed a limit,
+//! in the form `file:line name value`.
 //!
 //! Tests are not measured. The report never fails. To enforce the house rules, run `tidy` without
 //! `--report`.
@@ -33,7 +33,7 @@ pub(crate) fn run(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A measure, which is one line of the table.
+/// A code metric, which is one line of the table.
 pub(super) struct Measure {
     pub(super) what: &'static str,
     pub(super) now: usize,

@@ -3,8 +3,8 @@
 //! Each results file names the commit at which it was measured, and the source folders that it
 //! depends on. A figure is outdated if these folders have changed since that commit. The folders
 //! are compared by content, so a figure stays valid after a rebase. An outdated figure is reported
-//! but is not an error: any change of the folders makes figures outdated, and the author of the
-//! change may have no machine for measurements.
+//! but is not an error: any change in these folders makes figures outdated, and the author of the
+//! change might not have a machine for measurements.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Finds modules that make decisions but depend on types of API rows.
+//! Finds modules that depend on API row types although they make decisions.
 //!
 //! An API row is a type in the crate `admin` that derives `Serialize`. Only four places may name
 //! API rows: the crate `admin`, its client, the module that builds rows, and the command line.

@@ -8,7 +8,7 @@ use syn::{Block, FnArg, ImplItemFn, ItemFn, Pat, Signature, TraitItemFn, Type};
 
 use super::source::{Crate, Module};
 
-/// The measures of one function.
+/// The metrics of one function.
 pub(crate) struct Function {
     /// The location as `file:line`, relative to the checkout.
     pub(crate) at: String,
@@ -18,7 +18,7 @@ pub(crate) struct Function {
     pub(crate) tuples: usize,
 }
 
-/// Returns the measures of all functions in a crate, including nested ones.
+/// Returns the metrics of all functions in a crate, including nested functions.
 pub(crate) fn functions(whole: &Crate) -> Vec<Function> {
     whole.modules.iter().flat_map(|module| in_module(whole, module)).collect()
 }

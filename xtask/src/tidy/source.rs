@@ -40,9 +40,9 @@ pub(crate) struct Module {
 /// Selects which crates of the workspace are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// The crates of the product, which are in `crates/`.
+    /// The crates of Sluicegate, which are in `crates/`.
     Product,
-    /// The crates that build, test and measure the product.
+    /// The crates that build, test and measure Sluicegate.
     Tools,
 }
 

@@ -198,7 +198,7 @@ fn comparison(csv: &Csv) -> Result<Vec<[String; 3]>> {
     Ok(PAPER.into_iter().zip(ours).map(|((what, paper), ours)| [what.into(), paper.into(), ours]).collect())
 }
 
-/// The quantities that are compared, and what the paper states about each.
+/// The compared quantities, each with the value that the paper states.
 const PAPER: [(&str, &str); 6] = [
     ("coefficient of variation", "6 to 7 % most of the day"),
     ("overprovision factor", "below 1.2 for over 60 % of the time"),
@@ -212,8 +212,8 @@ const PAPER: [(&str, &str); 6] = [
 pub(crate) fn section_rates(csv: &Csv) -> Result<String> {
     let mut text = String::from(
         "This figure is not in the paper. It repeats the simulated day with fewer and more connections. All endpoints have the same \
-         number of table entries, give or take one, so almost all of the variation is chance. If an endpoint gets *n* connections \
-         per interval on average, chance gives a coefficient of variation of 1/sqrt(*n*).\n\n\
+         number of table entries, give or take one, so almost all of the variation is random. If an endpoint gets *n* connections \
+         per interval on average, random arrival leads to a coefficient of variation of 1/sqrt(*n*).\n\n\
          | connections per second and endpoint | connections per endpoint in five minutes | coefficient of variation, median | \
          coefficient of variation by chance | share of the day with an overprovision factor below 1.2 |\n|---|---|---|---|---|\n",
     );

@@ -1,5 +1,5 @@
-//! The load balancer of a simulated day: the product's Maglev table and connection table, used like
-//! in a packet thread.
+//! The load balancer of a simulated day. It uses Sluicegate's Maglev table and connection table in
+//! the same way as a packet thread.
 //!
 //! It takes the flow hash and the TCP state signal of a packet, and returns an endpoint. It has one
 //! VIP and handles no packet headers.
@@ -38,8 +38,8 @@ impl Balancer {
             return slot;
         }
         let slot = self.by_table(hash);
-        // The connection table may have no room for the flow. Then each of its packets follows the
-        // Maglev table, as in a packet thread.
+        // If the connection table has no free entry for the flow, the Maglev table chooses the
+        // endpoint for each packet of the flow, as in a packet thread.
         let (Inserted::Tracked | Inserted::Untracked) =
             self.flows.insert_new(hash, Target { slot, vip: 0 }, signal, now);
         slot

@@ -54,7 +54,7 @@ impl Traffic {
         }
     }
 
-    /// Returns how many connections open in a tick. `second` counts from midnight.
+    /// Returns how many connections open in a tick. `second` is the time since midnight.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
     pub(super) fn arrivals(&mut self, second: f64) -> u32 {
         let mean = self.per_tick * activity(second);
@@ -103,8 +103,8 @@ const HOURLY: [f64; 24] = [
     1.28, 1.33, 1.40, 1.44, 1.38, 1.18, 0.94,
 ];
 const LEAST_PACKETS: u16 = 4;
-/// The shape of the Pareto distribution of packets per connection. A few connections have most of
-/// the packets.
+/// The shape of the Pareto distribution of packets per connection. A small number of connections
+/// send most of the packets.
 const PACKETS_SHAPE: f64 = 1.3;
 const MOST_PACKETS: f64 = 1_000.0;
 const MEDIAN_SECONDS: f64 = 4.0;

@@ -30,7 +30,7 @@ pub(crate) struct Rates {
     pub(crate) backends: Vec<Row>,
     /// The drop reasons with at least one packet, highest rate first.
     pub(crate) drops: Vec<Drops>,
-    /// The packet threads, followed by the I/O threads.
+    /// The rates of the packet threads, followed by the rates of the I/O threads.
     pub(crate) threads: Vec<Thread>,
 }
 
@@ -105,7 +105,7 @@ impl Rates {
 }
 
 impl Rates {
-    /// Adds the states of backends. A backend in several pools may have several states.
+    /// Adds backend states to the rates. A backend in several pools may have several states.
     pub(crate) fn enter_states(&mut self, rows: &[BackendRow]) {
         let mut states: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
         for row in rows {
@@ -153,7 +153,7 @@ impl Per {
             Row { name: name.clone(), state: None, traffic }
         };
         let mut rows: Vec<Row> = now.iter().map(row).collect();
-        // The sort is stable, so rows with equal rates stay sorted by name.
+        // The sort is stable, so rows with the same rate stay sorted by name.
         rows.sort_by(|a, b| b.traffic.packets_per_second.total_cmp(&a.traffic.packets_per_second));
         rows
     }

@@ -1,5 +1,5 @@
 //! Draws the live screen of `sluicegate top` for any terminal size. If a table does not fit, its
-//! last rows are not shown.
+//! last rows are omitted.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -71,8 +71,8 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, Look { status, rates }: &Look, s
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// Formats the condition of the machine. The condition is computed from the last status response
-/// and the age of that response.
+/// Formats the condition of the machine. The condition is derived from the last status response and
+/// its age.
 fn condition(status: &Status, silence: Duration) -> Span<'static> {
     match (status.stopping, status.ready, status.forwarder.healthy) {
         _ if silence >= LONG => format!("no response for {}", ago(silence.as_secs_f64())).red(),
@@ -156,11 +156,11 @@ fn short_count(count: u64) -> String {
     short(count as f64)
 }
 
-/// The time without a response after which the screen shows a warning.
+/// The screen shows a warning after this time without a response.
 const LONG: Duration = Duration::from_secs(3);
 /// The busy share above which a thread is likely to drop packets soon.
 const BUSY: f64 = 0.9;
-/// The maximum number of rows for threads and drops, without border and heading.
+/// The maximum number of rows for threads and drops, not counting the border and the heading.
 const MOST_FOOT_ROWS: usize = 12;
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! The definitions of all exported metrics: name, kind, unit, labels and help text.
 //!
-//! Metrics of packet threads, sockets and the XDP program are defined in the table of the crate
-//! `counters`, all others in this file. Tests compare the exposition, `docs/reference/metrics.md`,
-//! the alert rules and the dashboard with [`all`]. The module `samples` computes the values.
+//! Metrics of packet threads, sockets and the XDP program are defined in the tables of the crate
+//! `counters`, and all others in this file. Tests compare the exposition,
+//! `docs/reference/metrics.md`, the alert rules and the dashboard with [`all`]. The module
+//! `samples` computes the values.
 
 use counters::{Kind, Metric};
 use prometheus::core::Desc;
@@ -45,7 +46,7 @@ catalogue! {
     VIP_PACKETS: Counter "packets" "vip_packets_total" ["vip", "protocol", "ports"]
         "Packets forwarded to a backend of this service.";
     VIP_BYTES: Counter "bytes" "vip_bytes_total" ["vip", "protocol", "ports"]
-        "Received bytes of the forwarded packets of this service, including Ethernet headers.";
+        "Bytes in packets that were forwarded for this service, as received, including Ethernet headers.";
     VIP_NEW_FLOWS: Counter "flows" "vip_new_flows_total" ["vip", "protocol", "ports"]
         "Flows of this service that were assigned to a backend: new flows, and flows whose previous backend was unavailable.";
     VIP_FLOWS: Gauge "flows" "vip_flows" ["vip", "protocol", "ports"]
@@ -57,7 +58,7 @@ catalogue! {
     BACKEND_PACKETS: Counter "packets" "backend_packets_total" ["backend"]
         "Packets forwarded to this backend, over all its pools.";
     BACKEND_BYTES: Counter "bytes" "backend_bytes_total" ["backend"]
-        "Received bytes of the packets forwarded to this backend, including Ethernet headers.";
+        "Bytes in packets that were forwarded to this backend, as received, including Ethernet headers.";
     BACKEND_FLOWS: Gauge "flows" "backend_flows" ["backend"]
         "Flows of this backend in the connection tables, over all its pools, counted at the scrape.";
     BACKEND_NEW_FLOWS: Counter "flows" "backend_new_flows_total" ["backend"]
@@ -76,6 +77,8 @@ catalogue! {
         "1 if the machine is ready for traffic: forwarding works, no drain is active, and every required VIP has a backend.";
     FORWARDER_HEALTHY: Gauge "0 or 1" "forwarder_healthy" []
         "1 if every packet thread with pending packets makes progress, all sockets work, and the XDP program is attached.";
+    FORWARDER_UNHEALTHY: Counter "seconds" "forwarder_unhealthy_seconds_total" []
+        "Time for which the forwarder was unhealthy. It includes stalls between two scrapes.";
 
     BGP_UP: Gauge "0 or 1" "bgp_session_up" ["peer"]
         "1 if the BGP session with this peer is established, otherwise 0.";
@@ -85,24 +88,26 @@ catalogue! {
         "Routes of this address family (ipv4 or ipv6) that are currently announced to this peer.";
     BFD_UP: Gauge "0 or 1" "bfd_session_up" ["peer"]
         "1 if the BFD session with this peer is up, otherwise 0 (no series for peers without BFD).";
-    VIP_ANNOUNCED: Gauge "0 or 1" "vip_announced" ["vip"]
-        "1 if this VIP is announced, 0 if not, for example during a drain (no series for VIPs that the configuration does not \
-         announce).";
-    VIP_WITHDRAWALS: Counter "withdrawals" "vip_withdrawals_total" ["vip"]
-        "Withdrawals of this VIP because it no longer qualified, not counting withdrawals for a drain.";
+    VIP_ANNOUNCED: Gauge "0 or 1" "vip_announced" ["vip", "family"]
+        "1 if the routes of this VIP in this address family (ipv4 or ipv6) were sent to a peer that negotiated the family, \
+         otherwise 0 (no series for VIPs that the configuration does not announce).";
+    VIP_NOT_ANNOUNCED: Counter "seconds" "vip_not_announced_seconds_total" ["vip", "family"]
+        "Time for which this VIP did not qualify for an announcement in this address family, not counting drains. It includes outages between two scrapes.";
+    VIP_WITHDRAWALS: Counter "withdrawals" "vip_withdrawals_total" ["vip", "family"]
+        "Withdrawals of this VIP in this address family because it no longer met the conditions for an announcement, not counting withdrawals for a drain.";
 
     DROPS: Counter "packets" "dropped_packets_total" ["reason"]
         "Packets that a packet thread dropped for this reason.";
     REQUESTS: Counter "requests" "keyed_requests_total" ["verb"]
-        "Requests to keyed services by verb (the memcached command, or request for other protocols).";
+        "Requests to keyed services by verb: the memcached command, or the word request for other protocols.";
     XDP_MODE: Gauge "1" "xdp_mode_info" ["mode"]
-        "Always 1, with the attach mode of the XDP program as label: driver or generic, or ingress for packet sockets.";
+        "Always 1, with the attach mode of the XDP program as a label: driver or generic, or ingress for packet sockets.";
     SOCKET_MODE: Gauge "1" "xdp_socket_mode_info" ["interface", "mode"]
-        "Always 1, with the socket mode of the interface as label: zero-copy or copy, or af-packet for packet sockets.";
+        "Always 1, with the socket mode of the interface as a label: zero-copy or copy, or af-packet for packet sockets.";
     INTERFACE_UP: Gauge "0 or 1" "interface_up" ["interface"]
         "1 if this interface is up and has carrier, otherwise 0 (checked every second).";
     INTERFACE_MTU: Gauge "0 or 1" "interface_mtu_fits" ["interface"]
-        "1 if packet threads accept packets of the size of the MTU of this interface, 0 if longer packets are lost (checked \
+        "1 if packet threads accept packets up to the MTU of this interface, 0 if the largest packets are lost (checked \
          every second).";
     INTERFACE_RX: Counter "packets" "interface_received_packets_total" ["interface"]
         "Frames that packet threads received on this interface.";
@@ -114,18 +119,18 @@ catalogue! {
     TRACE_REFUSED: Counter "packets" "thread_trace_refused_packets_total" ["thread", "reason"]
         "Packets that looked like trace packets, but were forwarded without a trace report for this reason.";
     BATCH: Histogram "packets" "batch_packets" []
-        "Batches with at least one packet, over all threads, by number of packets.";
+        "Non-empty batches of all threads, by number of packets.";
 
     GENERATION: Gauge "number" "generation" []
         "Number of the current configuration generation, which increases with every reload that changes something.";
     CONFIG: Gauge "1" "config_info" ["boot_id", "digest"]
         "Always 1, with the ID of this process and the first 12 hexadecimal digits of the configuration digest as labels \
-         (the digest must be equal on all machines of a cluster, and covers the hash key).";
+         (the digest must be the same on all machines of a cluster, and covers the hash key).";
     TABLES_DIGEST: Gauge "number" "tables_digest" ["shard"]
-        "First 52 bits of the digest of the current tables, which becomes equal on all machines of a shard within a few check \
+        "First 52 bits of the digest of the current tables, which becomes the same on all machines of a shard within a few check \
          intervals after a change.";
     TABLE_ALGORITHM: Gauge "number" "table_algorithm" []
-        "Version of the Maglev table algorithm, which must be equal on all machines of a cluster.";
+        "Version of the Maglev table algorithm, which must be the same on all machines of a cluster.";
     RELOAD_OK: Gauge "0 or 1" "last_reload_success" []
         "1 if the last reload was accepted, 0 if it was rejected (no series before the first reload).";
     RELOAD_SECONDS: Gauge "seconds" "last_reload_duration_seconds" []

@@ -4,8 +4,8 @@
 //! In a DNS rebinding attack, the name of a malicious web page resolves to this machine, and the
 //! browser sends that name in the `Host` header. Requests with an unknown name are therefore
 //! rejected. Requests without a `Host` header are accepted, because health probes send them and
-//! browsers never do. IP addresses are also accepted, because no web page is served under the
-//! addresses of this machine.
+//! browsers never do. IP addresses are also accepted, because an attacker cannot serve a web page
+//! from an address of this machine.
 //!
 //! References: RFC 9110 §7.2, §15.5.20 (421 Misdirected Request).
 

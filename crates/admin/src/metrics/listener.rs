@@ -1,10 +1,10 @@
-//! The read-only listener serves `GET /metrics`, `/healthz` and `/readyz` over plain HTTP.
+//! A read-only listener for `GET /metrics`, `/healthz` and `/readyz` over plain HTTP.
 //!
 //! `/healthz` and `/readyz` read the readiness of the process. `/metrics` sends queries to the run
 //! loop. The listener accepts requests from any client, so [`serve`] limits the number of
 //! connections, their duration, and the size of headers. At most [`MAX_CONNECTIONS`] connections
-//! are open, and one more connection waits until another one is closed. No connection lasts longer
-//! than [`CONNECTION_LIFE`].
+//! are open, and one further connection waits until an open one is closed. No connection lasts
+//! longer than [`CONNECTION_LIFE`].
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -29,7 +29,7 @@ use crate::{Answer, Command};
 /// The health and readiness of the process. The default value describes a process that is starting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readiness {
-    /// The problem of packet forwarding, or `None` if forwarding works.
+    /// The problem that affects packet forwarding, or `None` if forwarding works.
     pub forwarder_fault: Option<String>,
     /// The reasons why the machine serves no VIP, one per line.
     pub not_ready: Vec<String>,
@@ -44,8 +44,8 @@ impl Default for Readiness {
 }
 
 impl Readiness {
-    /// Returns the reasons why this VIP is not served. If `vip` is `None`, the reasons for all VIPs
-    /// are returned.
+    /// Returns the reasons why this VIP is not served, or the reasons for all VIPs if `vip` is
+    /// `None`.
     fn why_not(&self, vip: Option<&str>) -> Vec<String> {
         let fault = self.forwarder_fault.iter().filter(|fault| !self.not_ready.contains(fault));
         let meant = |name: &str| vip.is_none_or(|vip| vip == name);
@@ -58,15 +58,15 @@ impl Readiness {
 /// The sources of the data that the routes return.
 #[derive(Clone, Debug)]
 pub struct Sources {
-    /// The readiness, sent by the run loop. If the sender is dropped, the process is neither
+    /// The readiness, sent by the run loop. If the sender has been dropped, the process is neither
     /// healthy nor ready.
     pub readiness: watch::Receiver<Readiness>,
-    /// The channel to the run loop, which also serves the admin API.
+    /// The channel to the run loop, which the admin API also uses.
     pub commands: mpsc::Sender<Command>,
 }
 
 impl Sources {
-    /// Sends the queries one at a time. If the run loop is overloaded, it does not receive further
+    /// Sends the queries one at a time. An overloaded run loop therefore does not receive further
     /// queries of this scrape.
     async fn observe(&self) -> Option<MetricsInput> {
         let stats = self.ask(Command::Stats).await?;
@@ -169,7 +169,7 @@ fn refuse(reasons: &str) -> Response {
 /// incomplete request is closed to admit a new one. If no connection can be closed, new connections
 /// wait in the kernel.
 pub const MAX_CONNECTIONS: usize = 32;
-/// The maximum duration of a connection, which serves one request.
+/// The maximum duration of a connection, which carries one request.
 pub const CONNECTION_LIFE: Duration = Duration::from_secs(10);
 const MAX_HEADER_BYTES: usize = 8_192;
 const LIMITS: Limits = Limits {

@@ -1,7 +1,7 @@
 //! Computes the samples of all metrics at a scrape.
 //!
-//! [`Samples`] converts a [`MetricsInput`] to metric families for the registry. The number of
-//! series of each metric is limited. Objects above the limit are summed and exported under the name
+//! [`Samples`] converts a [`MetricsInput`] to metric families for the registry. Each metric has a
+//! limited number of series. Objects above the limit are summed and exported under the name
 //! `other`.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,8 @@ use super::catalogue as the;
 use super::{MAX_SERIES_BACKENDS, MAX_SERIES_HEALTH, MAX_SERIES_PEERS, MAX_SERIES_VIPS, MetricsInput, OTHER};
 use crate::stats::{ThreadStats, TrafficStats};
 use crate::view::{
-    AnnouncedVip, AnnouncementState, BfdState, BgpView, CheckState, ReloadOutcome, ServiceRow, SessionState,
+    AnnouncedVip, AnnouncementState, BfdState, BgpView, CheckState, Family, ReloadOutcome, ServiceRow,
+    SessionState,
 };
 
 /// The samples of one scrape, as a Prometheus collector.
@@ -65,8 +66,8 @@ impl Samples {
             self.push(&the::VIP_BYTES, labels, traffic.bytes);
             self.push(&the::VIP_NEW_FLOWS, labels, traffic.new_flows);
         }
-        // The gauges of services above the limit are not summed, because `other` would hide a
-        // single VIP without backends. Services with the fewest serving backends come first.
+        // The gauges of services above the limit are not summed, because the sum `other` would hide
+        // a single VIP without backends. Services with the fewest serving backends come first.
         let mut services: Vec<&ServiceRow> = input.vips.iter().flat_map(|vip| &vip.services).collect();
         services.sort_by_key(|service| (service.serving, &service.name));
         for service in services.into_iter().take(MAX_SERIES_VIPS) {
@@ -101,8 +102,8 @@ impl Samples {
     }
 
     fn health(&mut self, input: &MetricsInput) {
-        // A check that runs through several VIPs has one health state for each VIP. The worst of
-        // these health states is exported.
+        // A check that runs through several VIPs has one health state per VIP, of which the worst
+        // is exported.
         let mut worst: BTreeMap<[&str; 3], CheckState> = BTreeMap::new();
         for (row, check) in
             input.backends.iter().flat_map(|row| row.checks.iter().map(move |check| (row, check)))
@@ -125,6 +126,7 @@ impl Samples {
         self.push(&the::HEALTH_UNABLE, &[], input.status.checks_unable as u64);
         self.push(&the::READY, &[], input.status.ready.into());
         self.push(&the::FORWARDER_HEALTHY, &[], input.status.forwarder.healthy.into());
+        self.put(&the::FORWARDER_UNHEALTHY, &[], input.status.forwarder.unhealthy_seconds);
     }
 
     fn routers(&mut self, bgp: &BgpView) {
@@ -140,10 +142,15 @@ impl Samples {
         let wanted = bgp.vips.iter().filter(|vip| vip.state != AnnouncementState::NotConfigured);
         let mut vips: Vec<&AnnouncedVip> = wanted.collect();
         // VIPs that are not announced come first, so that the limit never hides them.
-        vips.sort_by_key(|vip| vip.state == AnnouncementState::Announced);
+        let has_routes = |vip: &AnnouncedVip| {
+            matches!(vip.state, AnnouncementState::Announced | AnnouncementState::Marked)
+        };
+        vips.sort_by_key(|vip| has_routes(vip));
         for vip in vips.into_iter().take(MAX_SERIES_VIPS) {
-            self.push(&the::VIP_ANNOUNCED, &[&vip.vip], (vip.state == AnnouncementState::Announced).into());
-            self.push(&the::VIP_WITHDRAWALS, &[&vip.vip], vip.withdrawals);
+            let labels = [vip.vip.as_str(), vip.family.map_or("", family_label)];
+            self.push(&the::VIP_ANNOUNCED, &labels, has_routes(vip).into());
+            self.put(&the::VIP_NOT_ANNOUNCED, &labels, vip.not_announced_seconds);
+            self.push(&the::VIP_WITHDRAWALS, &labels, vip.withdrawals);
         }
     }
 
@@ -189,7 +196,7 @@ impl Samples {
         }
     }
 
-    /// Element n of `batch_sizes` counts batches of 2ⁿ to 2ⁿ⁺¹ - 1 packets, so the upper bound of
+    /// Element n in `batch_sizes` counts batches with 2ⁿ to 2ⁿ⁺¹ - 1 packets, so the upper bound of
     /// its bucket is 2ⁿ⁺¹ - 1.
     fn batches(&mut self, total: &ThreadStats) {
         let mut histogram = Histogram::default();
@@ -266,6 +273,10 @@ impl Samples {
     }
 }
 
+fn family_label(family: Family) -> &'static str {
+    if family == Family::Ipv4 { "ipv4" } else { "ipv6" }
+}
+
 fn label(name: &str, value: &str) -> LabelPair {
     let mut pair = LabelPair::default();
     pair.set_name(name.to_owned());
@@ -273,8 +284,8 @@ fn label(name: &str, value: &str) -> LabelPair {
     pair
 }
 
-/// Yields each row with its name, or with the name [`OTHER`] if the row is above the limit. Rows
-/// are ordered by name, so that the same rows are above the limit at each scrape.
+/// Returns each row with its name. Rows above the limit get the name [`OTHER`] instead. Rows are
+/// sorted by name, so that at each scrape, the same rows are above the limit.
 fn bounded<T>(rows: &BTreeMap<String, T>, bound: usize) -> impl Iterator<Item = (&str, &T)> {
     rows.iter().enumerate().map(move |(n, (name, row))| (if n < bound { name.as_str() } else { OTHER }, row))
 }
@@ -294,7 +305,8 @@ const SHORT_DIGEST: usize = 12;
 const VERDICTS: [(CheckState, &str); 3] =
     [(CheckState::Up, "up"), (CheckState::Down, "down"), (CheckState::Unknown, "unknown")];
 
-/// Returns the first 52 bits of a hexadecimal digest. A gauge stores a number of 52 bits exactly.
+/// Returns the first 52 bits of a hexadecimal digest. A gauge can represent a 52-bit number
+/// exactly.
 fn number(hex: &str) -> Option<u64> {
     u64::from_str_radix(hex.get(..GAUGE_DIGITS)?, 16).ok()
 }

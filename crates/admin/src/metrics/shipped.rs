@@ -1,6 +1,6 @@
 //! Compares the Prometheus rules and the Grafana dashboard of the repository with the catalogue.
 //!
-//! `config/alerts.test.yml` tests when the rules fire.
+//! `config/alerts.test.yml` tests under which conditions the alert rules fire.
 
 use std::collections::BTreeSet;
 

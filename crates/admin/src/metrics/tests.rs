@@ -98,7 +98,7 @@ pub(super) fn full_input() -> MetricsInput {
                 message: String::new(),
             }),
             ready: true,
-            forwarder: ForwarderView { healthy: true, why: Vec::new() },
+            forwarder: ForwarderView { healthy: true, ..ForwarderView::default() },
             interfaces: vec![InterfaceRow {
                 name: "eth0".into(),
                 link: true,
@@ -143,18 +143,24 @@ const KNOWN: &[(&str, f64)] = &[
     (r#"bgp_sessions_total{peer="tor1"}"#, 2.0),
     (r#"bgp_sessions_total{peer="tor2"}"#, 0.0),
     (r#"bgp_announced_routes{family="ipv4",peer="tor1"}"#, 3.0),
-    (r#"bgp_announced_routes{family="ipv6",peer="tor1"}"#, 4.0),
+    (r#"bgp_announced_routes{family="ipv6",peer="tor1"}"#, 0.0),
     (r#"bgp_announced_routes{family="ipv4",peer="tor2"}"#, 0.0),
     (r#"bgp_announced_routes{family="ipv6",peer="tor2"}"#, 0.0),
     (r#"bfd_session_up{peer="tor1"}"#, 1.0),
-    (r#"vip_announced{vip="www"}"#, 1.0),
-    (r#"vip_announced{vip="dns"}"#, 0.0),
-    (r#"vip_withdrawals_total{vip="www"}"#, 0.0),
-    (r#"vip_withdrawals_total{vip="dns"}"#, 5.0),
+    (r#"vip_announced{family="ipv4",vip="www"}"#, 1.0),
+    (r#"vip_announced{family="ipv6",vip="www"}"#, 0.0),
+    (r#"vip_announced{family="ipv4",vip="dns"}"#, 0.0),
+    (r#"vip_not_announced_seconds_total{family="ipv4",vip="www"}"#, 0.0),
+    (r#"vip_not_announced_seconds_total{family="ipv6",vip="www"}"#, 0.0),
+    (r#"vip_not_announced_seconds_total{family="ipv4",vip="dns"}"#, 62.5),
+    (r#"vip_withdrawals_total{family="ipv4",vip="www"}"#, 0.0),
+    (r#"vip_withdrawals_total{family="ipv6",vip="www"}"#, 0.0),
+    (r#"vip_withdrawals_total{family="ipv4",vip="dns"}"#, 5.0),
     ("local_failure", 0.0),
     ("health_unable", 2.0),
     ("ready", 1.0),
     ("forwarder_healthy", 1.0),
+    ("forwarder_unhealthy_seconds_total", 0.0),
     (r#"dropped_packets_total{reason="ttl"}"#, 13.0),
     (r#"keyed_requests_total{verb="get"}"#, 14.0),
     (r#"keyed_requests_total{verb="mg"}"#, 15.0),
@@ -184,7 +190,7 @@ const KNOWN: &[(&str, f64)] = &[
 ];
 
 /// Returns the values of the counter groups in [`full_input`] for each series. Some of them are
-/// literal numbers, which verify the order of the tables independently.
+/// literal numbers, which independently verify the order of the tables.
 fn counted() -> BTreeMap<String, f64> {
     let (thread, xdp) = (thread(), full_input().stats.xdp);
     let groups: [(&[counters::Spec], Vec<u64>); 5] = [
@@ -381,7 +387,7 @@ fn no_reload_series_before_the_first_reload() {
 
 /// Returns the table of the reference page.
 fn table() -> String {
-    let mut text = String::from("| name | kind | unit | labels | when it moves |\n|---|---|---|---|---|\n");
+    let mut text = String::from("| name | kind | unit | labels | description |\n|---|---|---|---|---|\n");
     for metric in catalogue::all() {
         let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
         text += &format!(

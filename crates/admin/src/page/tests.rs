@@ -47,7 +47,7 @@ fn policy_contains_the_hashes_of_style_and_script() {
     assert!(policy.starts_with("default-src 'none'; style-src 'sha256-"), "{policy}");
 }
 
-/// The samples are the responses that the server of the browser test returns.
+/// In the browser test, the server responds with these samples.
 #[test]
 fn samples_have_the_shape_of_responses() {
     fn same<T: serde::de::DeserializeOwned + serde::Serialize>(text: &str) {

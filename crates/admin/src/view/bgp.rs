@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::serving::Family;
+
 /// The state of all BGP announcements.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BgpView {
@@ -16,7 +18,7 @@ pub struct BgpView {
     pub stage: DrainStage,
     /// All BGP peers of this machine.
     pub peers: Vec<BgpPeerRow>,
-    /// All VIPs of this machine.
+    /// All VIPs of this machine, with one row for each address family.
     pub vips: Vec<AnnouncedVip>,
     /// Warnings for the operator, one sentence each.
     pub warnings: Vec<String>,
@@ -90,6 +92,10 @@ pub struct BgpPeerRow {
     pub last_end: Option<String>,
     /// The time since the end of the previous session, in seconds.
     pub last_end_seconds: Option<f64>,
+    /// The capabilities that this machine offered and the peer did not: `ipv4 unicast`, `ipv6
+    /// unicast`, `extended next hop` or `graceful restart`. Routes of a refused address family are
+    /// not sent to the peer. Empty if there is no session.
+    pub refused: Vec<String>,
     /// The negotiated hold time in seconds. The session ends if no message arrives for this time. 0
     /// if the hold timer is disabled, or null if there is no session.
     pub hold_seconds: Option<f64>,
@@ -98,7 +104,7 @@ pub struct BgpPeerRow {
     /// The number of IPv6 routes currently announced to the peer.
     pub announced_v6: usize,
     /// The number of routes that cannot be announced to the peer, because the session has no next
-    /// hop for them or does not support their address family.
+    /// hop for them or did not negotiate their address family.
     pub unannounceable: usize,
     /// The number of announcements and withdrawals that have not been sent to the peer yet.
     pub pending: usize,
@@ -120,14 +126,17 @@ pub struct BfdView {
     pub losses: u64,
 }
 
-/// The announcement state of a VIP.
+/// The announcement state of a VIP in one address family.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AnnouncedVip {
     /// The name of the VIP.
     pub vip: String,
+    /// The address family of the routes, or null if the VIP has no routes.
+    pub family: Option<Family>,
     /// The announcement state.
     pub state: AnnouncementState,
-    /// The reason why the VIP is not announced, in one sentence, or null if the VIP is announced.
+    /// The reason why the VIP is not announced, or why its routes have the graceful-shutdown
+    /// community, in one sentence. Null if the VIP is announced normally.
     pub why: Option<String>,
     /// The remaining hold-down time in seconds, or null if the VIP is not held down.
     pub returns_in_seconds: Option<f64>,
@@ -136,29 +145,40 @@ pub struct AnnouncedVip {
     /// The number of withdrawals since the start of the process, not counting withdrawals for
     /// drains.
     pub withdrawals: u64,
+    /// The time for which the VIP was not announced since the start of the process, in seconds.
+    pub not_announced_seconds: f64,
     /// `true` if this machine is a backup machine for the VIP.
     pub backup: bool,
-    /// The routes of the VIP. A route shared by several VIPs is announced while at least one of
-    /// these VIPs must be announced.
+    /// The routes of the VIP in this address family. A route shared by several VIPs is announced
+    /// while at least one of these VIPs qualifies.
     pub routes: Vec<RouteRow>,
 }
 
-/// The announcement state of a VIP.
+/// The announcement state of a VIP in one address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AnnouncementState {
-    /// The conditions for an announcement are met, and the routes of the VIP are announced to at
-    /// least one peer.
+    /// Each route was sent to at least one peer, in an established session that negotiated the
+    /// address family.
     Announced,
+    /// The routes are announced with the graceful-shutdown community, because the forwarder is
+    /// stalled. The routes are withdrawn if the stall lasts for `bgp.max_stall`.
+    Marked,
     /// The conditions for an announcement are met, but no session with a peer is established.
     NoSession,
+    /// The conditions for an announcement are met, but no established session can carry routes of
+    /// the address family: the peer did not negotiate it, or this machine has no next hop.
+    NotCarried,
+    /// The conditions for an announcement are met, and the routes are not sent yet.
+    Sending,
     /// The conditions for an announcement are met again, but the hold-down time has not ended.
     HeldDown,
     /// The conditions for an announcement are not met, for example because too few backends serve.
     Withdrawn,
     /// The machine is draining.
     Draining,
-    /// The configuration does not announce the VIP.
+    /// The configuration does not announce the VIP, or no peer of this machine accepts routes of
+    /// the address family.
     NotConfigured,
 }
 
@@ -167,7 +187,7 @@ pub enum AnnouncementState {
 pub struct RouteRow {
     /// The prefix.
     pub prefix: String,
-    /// The peers to which the route is announced.
+    /// The peers to which the route was sent.
     pub peers: Vec<String>,
     /// The MED of the route, or null if it has none.
     pub med: Option<u32>,
@@ -203,7 +223,7 @@ pub struct MachineDrain {
     /// The time in seconds between the announcement of routes with the graceful-shutdown community
     /// and their withdrawal.
     pub notice_seconds: f64,
-    /// The maximum time in seconds that packets are still forwarded after the withdrawal. The
+    /// The maximum time in seconds for which packets are still forwarded after the withdrawal. The
     /// process exits after this time.
     pub drain_seconds: f64,
     /// Notes for the operator, one sentence each.

@@ -32,8 +32,8 @@ pub struct EventRow {
     pub severity: EventSeverity,
     /// The text of the event, which is the message of the log line.
     pub what: String,
-    /// The affected objects, such as `backend` and `pool`. These objects are the other fields of
-    /// the log line.
+    /// The affected objects, such as `backend` and `pool`, taken from the other fields of the log
+    /// line.
     pub about: BTreeMap<String, String>,
     /// The cause of the event, or null if the text already contains it.
     pub cause: Option<String>,
@@ -49,7 +49,7 @@ pub enum EventKind {
     Vip,
     /// A BGP or BFD session changed its state.
     Router,
-    /// An operator gave a command, or an override ended.
+    /// An operator ran a command, or an override ended.
     Override,
     /// A reload was accepted or rejected.
     Reload,
@@ -89,7 +89,7 @@ impl EventKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EventSeverity {
-    /// A function of the load balancer does not work.
+    /// Part of the load balancer does not work.
     Error,
     /// An operator should act.
     Warning,

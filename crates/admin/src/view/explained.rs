@@ -140,12 +140,13 @@ impl Explained {
             (Some(Step::Redirect), ..) => "redirected".to_owned(),
             (Some(Step::Remote), ..) => "no local backend available".to_owned(),
             (Some(Step::Ring), Some(point), Some(size)) => {
-                let next = if self.rehashed == Some(true) { ", first choice unavailable" } else { "" };
+                let next = if self.rehashed == Some(true) { " (first choice unavailable)" } else { "" };
                 format!("ring point {point} of {size}{next}")
             }
             (Some(Step::Maglev), Some(entry), Some(size)) => {
-                let again = if self.rehashed == Some(true) { ", hashed again" } else { "" };
-                let moved = if self.reselected == Some(true) { ", previous backend unavailable" } else { "" };
+                let again = if self.rehashed == Some(true) { " (hashed again)" } else { "" };
+                let moved =
+                    if self.reselected == Some(true) { " (previous backend unavailable)" } else { "" };
                 format!("Maglev entry {entry} of {size}{again}{moved}")
             }
             _ => String::new(),
@@ -161,7 +162,7 @@ impl Explained {
         });
         let end = match &self.verdict {
             Verdict::Forward => String::new(),
-            Verdict::Reply => "reply to the sender".to_owned(),
+            Verdict::Reply => "replied to the sender".to_owned(),
             Verdict::Drop(reason) => format!("dropped as {reason}"),
         };
         let parts = [step, backend.unwrap_or_default(), end];

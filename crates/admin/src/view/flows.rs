@@ -33,7 +33,7 @@ pub struct FlowRow {
     pub pool: Option<String>,
     /// The state of the flow.
     pub state: FlowState,
-    /// `true` until the flow sends a packet at least a quarter second after its first packet.
+    /// `true` until the flow sends a packet at least a quarter of a second after its first packet.
     pub on_probation: bool,
     /// The time since the last packet, in seconds.
     pub idle_seconds: f64,
@@ -44,7 +44,7 @@ pub struct FlowRow {
 #[serde(rename_all = "snake_case")]
 pub enum FlowState {
     /// A TCP flow that began with a SYN packet and has sent only SYN packets after its first
-    /// quarter second.
+    /// quarter of a second.
     New,
     /// A TCP flow that has sent data in at least eight different quarter seconds.
     Established,

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 /// The most requested keys, ordered by the lower bound of their request rate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HotKeysView {
-    /// The duration of the count in seconds.
+    /// The duration of the measurement in seconds.
     pub seconds: f64,
-    /// The services with requests during the count.
+    /// The services that received requests during the measurement.
     pub services: Vec<HotServiceRow>,
     /// The most requested keys.
     pub keys: Vec<HotKeyRow>,
@@ -19,7 +19,7 @@ pub struct HotKeysView {
 pub struct HotServiceRow {
     /// The name of the service, such as `users udp 11211`.
     pub service: String,
-    /// The number of requested keys per second. A request for several keys counts once for each
+    /// The number of requested keys per second. A request for several keys is counted once for each
     /// key.
     pub keys_per_second: f64,
 }
@@ -36,9 +36,9 @@ pub struct HotKeyRow {
     /// The lower bound of the number of requests per second for the key.
     pub requests_per_second: f64,
     /// The upper bound of the number of requests per second for the key. If few different keys were
-    /// requested, the count is exact and both bounds are equal.
+    /// requested, the count is exact and both bounds are the same.
     pub requests_per_second_at_most: f64,
-    /// The lower bound of the share of the key in the requests to its service, from 0 to 1.
+    /// The lower bound of the key's share of the requests to its service, from 0 to 1.
     pub share: f64,
     /// The backends that serve the key now: one backend, two if the address families of a VIP use
     /// different backends, or an empty list.

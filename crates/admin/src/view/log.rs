@@ -58,7 +58,7 @@ impl fmt::Display for LogLevel {
 pub struct LogView {
     /// The current level.
     pub level: LogLevel,
-    /// The level of the configuration, which applies if there is no override.
+    /// The configured level, which applies if there is no override.
     pub file_level: LogLevel,
     /// The override of an operator, or null if there is none.
     pub level_override: Option<LogLevelOverrideRow>,

@@ -15,7 +15,7 @@ pub struct Refusal {
     pub problems: Vec<ProblemView>,
 }
 
-/// The kind of an error. Each kind except `bad_request` has its own HTTP status.
+/// The kind of an error. Each kind except `bad_request` corresponds to exactly one HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalKind {

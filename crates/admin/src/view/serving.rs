@@ -62,7 +62,7 @@ pub struct ServiceRow {
     pub flows: Option<u64>,
     /// The number of packets since the start of the process.
     pub packets: u64,
-    /// The number of bytes of these packets, as received.
+    /// The number of bytes in these packets, as received.
     pub bytes: u64,
 }
 
@@ -93,6 +93,11 @@ pub enum Family {
     Ipv6,
 }
 
+impl Family {
+    /// Both address families.
+    pub const ALL: [Self; 2] = [Self::Ipv4, Self::Ipv6];
+}
+
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -113,7 +118,7 @@ pub struct SeenByVip {
     pub state: BackendState,
 }
 
-/// A membership, which is one backend in one leaf pool.
+/// A membership: one backend in one leaf pool, which is a pool that lists the backend directly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BackendRow {
     /// The name of the backend.
@@ -137,7 +142,7 @@ pub struct BackendRow {
     pub weight_configured: u32,
     /// The current weight in the leaf pool.
     pub weight_effective: u32,
-    /// The share of the Maglev table from 0 to 1, for each pool that a service uses.
+    /// The backend's share of the Maglev table from 0 to 1, for each pool that a service uses.
     #[schemars(extend("additionalProperties" = { "type": "number", "minimum": 0, "maximum": 1 }))]
     pub shares: BTreeMap<String, f64>,
     /// The number of flows in the connection tables of all packet threads, at most two seconds old.
@@ -147,7 +152,7 @@ pub struct BackendRow {
     pub flows_by_vip: BTreeMap<String, u64>,
     /// The number of packets since the start of the process.
     pub packets: u64,
-    /// The number of bytes of these packets, as received.
+    /// The number of bytes in these packets, as received.
     pub bytes: u64,
     /// The results of the health checks.
     pub checks: Vec<CheckRow>,

@@ -23,7 +23,7 @@ pub struct Status {
     pub generation: u64,
     /// The SHA-256 digest of the configuration files, the hash key and the CA certificates, in hex.
     pub generation_sha256: String,
-    /// The digests for the comparison of this machine with other machines of the cluster.
+    /// The digests that show whether this machine agrees with the other machines of the cluster.
     pub digests: DigestView,
     /// The path of the configuration file.
     pub config_file: String,
@@ -53,8 +53,8 @@ pub struct Status {
     pub xdp_mode: String,
     /// The number of packet threads.
     pub threads: usize,
-    /// The number of I/O threads, which receive and send for the packet threads. The number is 0
-    /// without software steering.
+    /// The number of I/O threads, which receive and send packets for the packet threads. The number
+    /// is 0 without software steering.
     #[serde(default)]
     pub io_threads: usize,
     /// The number of VIPs.
@@ -63,8 +63,8 @@ pub struct Status {
     pub backends: StateTotals,
     /// The numbers of BGP sessions and announced VIPs, or null if this machine has no peers.
     pub bgp: Option<BgpTotals>,
-    /// The names of unavailable objects, at most ten of each kind. The fields with totals count all
-    /// unavailable objects.
+    /// The names of unavailable objects, at most ten of each kind. The total numbers are in other
+    /// fields.
     pub down: DownView,
     /// The active overrides of operators.
     pub overrides: Vec<OverrideRow>,
@@ -87,12 +87,12 @@ pub struct Status {
     pub warnings: Vec<String>,
 }
 
-/// The digests for the comparison of machines in a cluster.
+/// The digests that show whether machines of a cluster agree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DigestView {
     /// The version of the Maglev table algorithm.
     pub table_algorithm: u32,
-    /// The SHA-256 digest of all settings that must be equal on all machines of the cluster, in
+    /// The SHA-256 digest of all settings that must be the same on all machines of the cluster, in
     /// hex. The digest covers the hash key without revealing it.
     pub configuration: String,
     /// The SHA-256 digest of the current tables and of the unavailable backends in them, in hex.
@@ -121,12 +121,14 @@ pub enum Drift {
 }
 
 /// The state of packet forwarding.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ForwarderView {
     /// `true` if forwarding works.
     pub healthy: bool,
-    /// The problems of packet forwarding, one sentence each.
+    /// The problems with packet forwarding, one sentence each.
     pub why: Vec<String>,
+    /// The time for which forwarding had problems since the start of the process, in seconds.
+    pub unhealthy_seconds: f64,
 }
 
 /// An interface that carries traffic for VIPs.
@@ -150,7 +152,7 @@ impl InterfaceRow {
         self.link && self.mtu_fits()
     }
 
-    /// Returns `true` if packet threads accept packets of the size of the MTU.
+    /// Returns `true` if packet threads accept packets as large as the MTU.
     #[must_use]
     pub fn mtu_fits(&self) -> bool {
         self.mtu_bytes <= self.largest_packet_bytes
@@ -175,7 +177,7 @@ pub struct BgpTotals {
     pub established: usize,
     /// The number of VIPs that the configuration announces.
     pub vips: usize,
-    /// The number of VIPs that are currently announced.
+    /// The number of VIPs that are currently announced in all their address families.
     pub announced: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Tests of the Unix listener: its socket file, and the limits of connections. Most tests use the
+//! Tests of the Unix listener: its socket file, and its connection limits. Most tests use the
 //! paused clock of tokio, which advances while all tasks wait.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -72,7 +72,7 @@ impl Open {
         self.throw(GOOD).await.starts_with("HTTP/1.1 200")
     }
 
-    /// Waits until no connection is open. Each open connection holds a sender of the command
+    /// Waits until no connection is open. Every open connection holds a sender of the command
     /// channel.
     pub(crate) async fn every_connection_has_ended(&self) {
         for _ in 0..1_000 {
@@ -105,7 +105,7 @@ async fn read_to_end(stream: &mut UnixStream) -> String {
     // A connection reset also marks the end of the response.
     let read = timeout(Duration::from_secs(3_600), stream.read_to_end(&mut answer)).await;
     let answer = String::from_utf8_lossy(&answer).into_owned();
-    // Random input may request a capture without a limit, which lasts until the client disconnects.
+    // Random input may start a capture without a limit, which lasts until the client disconnects.
     let is_capture = || answer.starts_with("HTTP/1.1 200") && answer.contains("application/x-pcapng");
     assert!(read.is_ok() || is_capture(), "the server did not end the connection: {answer:?}");
     answer
@@ -315,7 +315,7 @@ async fn a_deleted_socket_file_is_recreated() {
     assert_eq!(fs::read_to_string(&path).unwrap(), "a file", "a file of another program is not replaced");
     fs::remove_file(&path).unwrap();
     assert!(serves_soon().await, "after the path is free again");
-    // A socket of another process at the same path is not removed.
+    // A socket that a different process created at the same path is not removed.
     fs::remove_file(&path).unwrap();
     let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
     server.abort();

@@ -12,7 +12,7 @@ use tower::ServiceExt;
 
 use crate::mock::{self, Log};
 
-/// The API with the mock, without a network connection.
+/// The API with a mock of the run loop and without a network connection.
 pub(crate) struct Api {
     router: Router,
     document: Value,

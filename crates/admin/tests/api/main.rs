@@ -1,7 +1,7 @@
 //! Tests of the admin API with a mock of the run loop.
 //!
-//! The tests need no root privileges. They use Unix sockets in a temporary directory, and TCP on
-//! 127.0.0.1 with a port that the kernel chooses.
+//! The tests need no root privileges. The tests use Unix sockets in a temporary directory, and TCP
+//! on 127.0.0.1 with a port that the kernel chooses.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,4 +1,4 @@
-//! A mock of the run loop, which answers every command with fixed rows and records the commands.
+//! A mock of the run loop that records all commands and replies with fixed rows.
 
 // Tests in other crates include this file too.
 #[path = "mock_generations.rs"]
@@ -146,7 +146,7 @@ fn capture(command: CaptureCommand, answer: Answer<Result<CaptureStream, Refusal
     drop(answer.send(Ok(CaptureStream(stream))));
     tokio::spawn(async move {
         for number in 0..command.count.map_or(u64::MAX, |count| count.get()) {
-            // Larger than the socket buffers of the kernel.
+            // A chunk is larger than the socket buffers of the kernel.
             let chunk = format!("{number:08}").repeat(1 << 13);
             let second = tokio::time::sleep(Duration::from_secs(1));
             tokio::select! {
@@ -180,7 +180,7 @@ pub(crate) fn status() -> Status {
         ready: false,
         not_ready: vec!["no VIP is ready".into()],
         stopping: false,
-        forwarder: ForwarderView { healthy: true, why: Vec::new() },
+        forwarder: ForwarderView { healthy: true, ..ForwarderView::default() },
         interface: "eth0".into(),
         interfaces: vec![InterfaceRow {
             name: "eth0".into(),
@@ -329,6 +329,7 @@ pub(crate) fn bgp() -> BgpView {
         last_error_seconds: None,
         last_end: Some("hold time expired: no message for 9s".into()),
         last_end_seconds: Some(31.0),
+        refused: vec!["ipv6 unicast".into()],
         hold_seconds: Some(9.0),
         announced_v4: 1,
         announced_v6: 0,
@@ -354,15 +355,18 @@ pub(crate) fn bgp() -> BgpView {
     };
     let vip = AnnouncedVip {
         vip: "www".into(),
+        family: Some(Family::Ipv4),
         state: AnnouncementState::Announced,
         why: None,
         returns_in_seconds: None,
         since_seconds: Some(12.0),
         withdrawals: 1,
+        not_announced_seconds: 12.5,
         backup: true,
         routes: vec![route],
     };
     let held = AnnouncedVip {
+        family: None,
         state: AnnouncementState::HeldDown,
         why: Some("held down".into()),
         returns_in_seconds: Some(3.5),
@@ -458,7 +462,7 @@ fn upgrade(binary: Option<&str>) -> Result<Upgraded, Refusal> {
     })
 }
 
-/// Returns the counters of the nth query. Each query shows 1,000 more packets.
+/// Returns the counters of the nth query. The packet counters increase by 1,000 with each query.
 pub(crate) fn stats(reading: u64) -> Stats {
     let traffic = |share: u64| TrafficStats {
         packets: share * reading,

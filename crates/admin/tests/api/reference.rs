@@ -10,7 +10,9 @@ use crate::document::Api;
 #[tokio::test]
 async fn reference_api_is_current() {
     let document = Api::new(true).await.get("/openapi.json").await.1;
-    let is_current = generated_page("docs/reference/api.md", &page(&document)).unwrap();
+    let page = page(&document);
+    assert!(!page.contains("| any"), "each field must have a type");
+    let is_current = generated_page("docs/reference/api.md", &page).unwrap();
     assert!(
         is_current,
         "docs/reference/api.md differs from the OpenAPI document; `cargo xtask docs` writes it"
@@ -89,6 +91,9 @@ fn kind(schema: &Value) -> String {
     if let Some(target) = schema["$ref"].as_str() {
         return link(target);
     }
+    if let Some(formats) = formats(schema) {
+        return format!("{} ({formats})", simple_kind(&schema["type"]));
+    }
     for word in ["anyOf", "oneOf", "allOf"] {
         if let Some(all) = schema[word].as_array() {
             return all.iter().map(kind).collect::<Vec<_>>().join(" or ");
@@ -102,10 +107,23 @@ fn kind(schema: &Value) -> String {
     }
     match &schema["type"] {
         Value::String(word) if word == "array" => format!("array of {}", kind(&schema["items"])),
+        simple => simple_kind(simple),
+    }
+}
+
+/// Describes the value of the keyword `type`.
+fn simple_kind(simple: &Value) -> String {
+    match simple {
         Value::String(word) => word.clone(),
         Value::Array(all) => all.iter().map(words).collect::<Vec<_>>().join(" or "),
         _ => "any".to_owned(),
     }
+}
+
+/// Returns the alternative formats of a string, such as `ipv4 or ipv6`.
+fn formats(schema: &Value) -> Option<String> {
+    let formats = schema["anyOf"].as_array()?.iter().map(|one| one["format"].as_str());
+    Some(formats.collect::<Option<Vec<_>>>()?.join(" or "))
 }
 
 fn link(target: &str) -> String {
@@ -113,7 +131,7 @@ fn link(target: &str) -> String {
     format!("[{name}](#{})", name.to_lowercase())
 }
 
-/// Returns the anchor of the heading of a route.
+/// Returns the anchor of a route's heading.
 fn backup(method: &str, path: &str) -> String {
     let kept = path.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect::<String>();
     format!("{}-{kept}", method.to_lowercase()).to_lowercase()
@@ -127,7 +145,7 @@ fn words(value: &Value) -> String {
     line(value.as_str().unwrap_or_default())
 }
 
-/// Joins the lines of a text for a table cell.
+/// Joins the lines of a string, so that the string fits into a table cell.
 fn line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }

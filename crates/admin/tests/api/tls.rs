@@ -76,7 +76,7 @@ async fn roles_and_client_ca_change_without_restart() {
     assert!(ask(address, &other, Some(issue(&other))).await.starts_with("HTTP/1.1 200"));
 }
 
-/// Returns the response to `GET /v1/status` for a client with this certificate, or an empty text
+/// Returns the response to `GET /v1/status` for a client with this certificate, or an empty string
 /// after a failed handshake.
 async fn ask(address: SocketAddr, ca: &Ca, certificate: Option<(Certificate, KeyPair)>) -> String {
     order(address, ca, certificate, "GET /v1/status").await
@@ -129,12 +129,12 @@ async fn only_certificates_of_the_client_ca_are_accepted() {
     let mut answer = Vec::new();
     let _ = plain.read_to_end(&mut answer).await;
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
-    // The listener still accepts clients after it has rejected others.
+    // The listener still accepts clients after rejecting others.
     assert!(ask(address, &ours, Some(issue(&ours))).await.starts_with("HTTP/1.1 200"));
 }
 
 // Promise: api-roles
-/// The roles in this test are listed independently of the implementation.
+/// This test lists the expected roles independently of the implementation.
 #[tokio::test]
 async fn every_route_requires_its_role() {
     let ca = ca();
@@ -143,8 +143,8 @@ async fn every_route_requires_its_role() {
         ("get", _) => 0,
         ("put", "/v1/config") | ("post", "/v1/reload") => 2,
         ("post", "/v1/config/confirm" | "/v1/config/rollback") => 2,
-        // The request is rejected for another reason, because upgrades are allowed only on the Unix
-        // socket.
+        // The role is sufficient, but the request is rejected because upgrades are allowed only on
+        // the Unix socket.
         ("post", "/v1/machine/upgrade") => 2,
         ("post", path) if path.starts_with("/v1/backends/") || path.starts_with("/v1/machine/") => 1,
         ("post" | "delete", "/v1/flows" | "/v1/capture" | "/v1/log/level" | "/v1/kv/top") => 1,

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use super::packet::SessionState;
 
-/// A reader that takes values from the front of a byte slice. The methods return `None` at the end
-/// of the data or for an invalid value.
+/// Reads values from the front of a byte slice. The methods return `None` at the end of the data or
+/// for an invalid value.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

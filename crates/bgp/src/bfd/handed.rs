@@ -1,7 +1,7 @@
 //! Hands BFD sessions from one process to another without a state change at the peers.
 //!
 //! The old process encodes its sessions with this module, and the new process decodes and checks
-//! them. The open sockets are passed to the new process. Source ports therefore stay the same, and
+//! them. The open sockets are passed to the new process, so that source ports stay the same and
 //! packets that arrive during the handover wait in the kernel.
 //!
 //! The decoder ensures that names, peers and discriminator slots are unique, and that each session
@@ -55,7 +55,7 @@ impl HandedBfd {
         self.sessions.iter().map(|one| &one.config)
     }
 
-    /// Returns how long packets may pause during the handover before a peer reports this side as
+    /// Returns how long packets may pause during the handover before a peer considers this side
     /// down. See [`Bfd::least_spare`](super::Bfd::least_spare). Returns `None` if no session is up.
     #[must_use]
     pub fn least_spare(&self) -> Option<Duration> {
@@ -122,8 +122,8 @@ impl Known {
 impl Handed {
     fn write(&self, to: &mut Vec<u8>) {
         let Self { config, session, since, losses } = self;
-        // The length field has two bytes, so a name that does not fit is cut off. Real names are
-        // much shorter.
+        // The length field is two bytes long, so a longer name is truncated. Real names are much
+        // shorter.
         let length = config.name.floor_char_boundary(config.name.len().min(LONGEST_NAME));
         to.extend(u16::try_from(length).unwrap_or(u16::MAX).to_be_bytes());
         to.extend(config.name.bytes().take(length));

@@ -1,6 +1,6 @@
-//! Encodes and decodes the BFD control packet, which has 24 bytes.
+//! Encodes and decodes the BFD control packet, which is 24 bytes long.
 //!
-//! `Control::parse` makes every check of RFC 5880 §6.8.6 that does not depend on the session.
+//! `Control::parse` performs every check of RFC 5880 §6.8.6 that does not depend on the session.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub enum SessionState {
     AdminDown = 0,
     /// No packets arrive from the peer, or the peer reports that the session is down.
     Down = 1,
-    /// Packets from the peer arrive, but the peer has not received packets from this side yet.
+    /// Packets from the peer arrive, but the peer has not yet received packets from this side.
     Init = 2,
     /// Both sides receive packets from each other.
     Up = 3,
@@ -35,8 +35,8 @@ impl fmt::Display for SessionState {
     }
 }
 
-/// The diagnostic code of a session, which gives the reason for the last state change (RFC 5880
-/// §4.1). Only the codes that this side sends are listed.
+/// The diagnostic code of a session, which is the reason for its last state change (RFC 5880 §4.1).
+/// Only the codes that this side sends are listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -48,7 +48,7 @@ pub enum Diagnostic {
     DetectionTimeExpired = 1,
     /// The peer reports that the session is down.
     NeighborSaysDown = 3,
-    /// An operator of this side took the session down.
+    /// An operator on this side took the session down.
     AdministrativelyDown = 7,
 }
 

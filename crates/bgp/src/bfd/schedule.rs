@@ -1,8 +1,8 @@
-//! A priority queue with the deadlines of the BFD sessions.
+//! A priority queue of the BFD sessions' deadlines.
 //!
-//! Each session has a queue entry whose time is the deadline of the session or earlier. When an
-//! entry is reached too early, the session gets a new entry. This approach is cheaper than a queue
-//! update at every packet.
+//! Each session has a queue entry whose time is the deadline of the session or earlier. If the
+//! deadline has not passed when its entry is reached, the session gets a new entry. This method is
+//! cheaper than updating the queue for every packet.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,7 +20,7 @@ impl Schedule {
         self.0.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Removes and returns the earliest entry if its time has come.
+    /// Removes and returns the earliest entry if it is due.
     pub(crate) fn pop(&mut self, now: Instant) -> Option<(Instant, u32)> {
         self.next().filter(|&at| at <= now)?;
         self.0.pop().map(|Reverse(entry)| entry)

@@ -1,4 +1,4 @@
-//! The state machine of one BFD session. The state machine does not use sockets or read the clock.
+//! The state machine of one BFD session, which does not use sockets or read the clock.
 //!
 //! The caller passes the time, random numbers and the packets that [`Control::parse`] accepted. The
 //! session returns the packets to send.
@@ -19,8 +19,8 @@ pub(crate) struct Session {
     pub(crate) state: SessionState,
     pub(crate) diagnostic: Diagnostic,
     polling: bool,
-    /// The range of the previous local intervals, which stay in effect until the peer has confirmed
-    /// the new interval.
+    /// The range of previous local intervals, which remain in effect until the peer confirms the
+    /// new interval.
     before: Option<Before>,
     remote: Remote,
     sent_at: Instant,
@@ -106,7 +106,7 @@ impl Session {
     pub(crate) fn tick(&mut self, now: Instant, chance: u32) -> Option<Control> {
         if self.detect_at.is_some_and(|at| at <= now) {
             self.detect_at = None;
-            // §6.8.1: after a detection time without packets, the stored values of the peer are
+            // §6.8.1: after a detection time without packets, the stored values from the peer are
             // reset.
             self.remote = UNHEARD;
             if matches!(self.state, SessionState::Init | SessionState::Up) {
@@ -139,7 +139,7 @@ impl Session {
         [self.transmit_at(), self.detect_at].into_iter().flatten().min()
     }
 
-    /// Changes the state to AdminDown. Returns the last packet to send, which tells the peer that
+    /// Changes the state to AdminDown. Returns the last packet to send, which informs the peer that
     /// this is not a failure.
     pub(crate) fn admin_down(&mut self) -> Control {
         self.turn(SessionState::AdminDown, Diagnostic::AdministrativelyDown);
@@ -170,7 +170,7 @@ impl Session {
         if self.state == SessionState::Up { self.interval } else { self.interval.max(ONE_SECOND) }
     }
 
-    /// Returns the interval between packets to the peer, or `None` if the peer wants no packets
+    /// Returns the interval between packets to the peer, or `None` if the peer requests no packets
     /// (§6.8.7).
     fn transmit_interval(&self) -> Option<Duration> {
         let both_up = (self.state, self.remote.state) == (SessionState::Up, SessionState::Up);
@@ -194,15 +194,15 @@ impl Session {
     }
 
     /// Returns how long packets to the peer may pause, beyond the longest regular wait, before the
-    /// peer reports this side as down (§6.8.4). Returns `None` if the peer does not expect packets
+    /// peer considers this side down (§6.8.4). Returns `None` if the peer does not expect packets
     /// now.
     pub(crate) fn spare(&self) -> Option<Duration> {
         let interval = self.transmit_interval().filter(|_| self.state == SessionState::Up)?;
         Some(interval * self.multiplier.into() - interval * (SHORTEST_WAIT + self.jitter()) / 100)
     }
 
-    /// Returns the jitter in percent of the interval. A wait is 75 to 100 % of the interval. With a
-    /// multiplier of 1, the wait is 75 to 90 % of the interval (§6.8.7).
+    /// Returns the jitter as a percentage of the interval. A wait is 75 to 100 % of the interval.
+    /// With a multiplier of 1, the wait is 75 to 90 % of the interval (§6.8.7).
     fn jitter(&self) -> u32 {
         if self.multiplier == 1 { 15 } else { 25 }
     }
@@ -238,7 +238,7 @@ fn micros(count: u32) -> Duration {
 /// The bits of a discriminator that contain the slot number of the session.
 pub(crate) const SLOT: u32 = 0xffff;
 const ONE_SECOND: u32 = 1_000_000;
-/// The shortest wait, in percent of the interval.
+/// The shortest wait, as a percentage of the interval.
 const SHORTEST_WAIT: u32 = 75;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The UDP sockets of BFD: one receive socket for each address family, and one send socket for each
-//! session.
+//! The UDP sockets for BFD: one receive socket for each address family, and one send socket for
+//! each session.
 //!
 //! See RFC 5881 §4 (each session has a source port of at least 49152) and §5 (hop limit 255).
 
@@ -40,8 +40,8 @@ impl Ear {
         } else {
             setsockopt(&socket, Ipv6RecvHopLimit, &true)?;
         }
-        // The buffer should hold a burst of a thousand packets. A smaller buffer is accepted if the
-        // kernel does not allow this size.
+        // The buffer should be able to hold a burst of a thousand packets. If the kernel does not
+        // allow this size, the buffer is smaller.
         drop(socket.set_recv_buffer_size(RECEIVE_BYTES));
         socket.bind(&SocketAddr::new(any, port).into())?;
         Ok(Self { socket: socket.into(), buffers: vec![[0; BUFFER_BYTES]; BATCH] })
@@ -82,8 +82,8 @@ fn receive<S: SockaddrLike + Copy>(
     address: impl Fn(S) -> (IpAddr, u32),
     mut heard: impl FnMut(Datagram<'_>),
 ) -> io::Result<bool> {
-    // The headers are created again for each batch, because the kernel overwrites their length
-    // fields and `nix` does not reset the fields.
+    // The headers are recreated for each batch, because the kernel overwrites their length fields,
+    // which `nix` does not reset.
     let mut headers = MultiHeaders::<S>::preallocate(buffers.len(), Some(cmsg_space!(i32)));
     let mut slices: Vec<_> = buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
     let messages = match recvmmsg(fd, &mut headers, slices.iter_mut(), MsgFlags::MSG_DONTWAIT, None) {
@@ -111,8 +111,8 @@ fn hop_limit<S>(message: &RecvMsg<'_, '_, S>) -> i32 {
     found.next().unwrap_or(0)
 }
 
-/// Creates the send socket of a session. `number` selects the first source port to try, which
-/// spreads sessions over the ports.
+/// Creates the send socket of a session. `number` selects the first source port to try, so that
+/// sessions are spread over the ports.
 pub(crate) fn mouth(
     local: Option<IpAddr>,
     peer: IpAddr,

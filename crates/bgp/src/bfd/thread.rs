@@ -62,7 +62,7 @@ struct Watched {
     config: BfdConfig,
     session: Session,
     mouth: UdpSocket,
-    /// The time of the valid entry in the schedule. Other entries of the session are ignored.
+    /// The time of the session's valid schedule entry. Its other entries are ignored.
     scheduled: Option<Instant>,
 }
 
@@ -218,7 +218,7 @@ impl Worker {
                 let now = Instant::now();
                 let more = ear.hear(is_v4, |datagram| self.heard(&datagram, now));
                 self.ears[index] = Some(ear);
-                // The kernel reports an ICMP error from an unreachable peer once, as a receive
+                // The kernel reports an ICMP error about an unreachable peer once, as a receive
                 // error. Later packets can still be received.
                 if !more.unwrap_or(true) {
                     break;
@@ -279,7 +279,7 @@ impl Worker {
         let ears = self.ears.iter().flatten().map(|ear| ear.socket.as_fd());
         let fds = ears.chain([self.woken.as_fd()]);
         let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        // If the call fails, for example because of a signal, the next iteration only starts
+        // If the call fails, for example because of a signal, the next iteration simply starts
         // earlier.
         _ = ppoll(&mut fds, wait, None);
         let mut bytes = [0; 64];
@@ -350,8 +350,8 @@ impl Sessions {
     fn reschedule(&mut self, slot: u32) {
         let Some(watched) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else { return };
         let Some(at) = watched.session.deadline() else { return };
-        // A later deadline needs no new entry, because the deadline is checked again when the
-        // earlier entry is reached.
+        // A later deadline needs no new entry, because it is checked again when the earlier entry
+        // is reached.
         if watched.scheduled.is_none_or(|scheduled| at < scheduled) {
             watched.scheduled = Some(at);
             self.schedule.push(at, slot);
@@ -360,8 +360,8 @@ impl Sessions {
 }
 
 fn send(mouth: &UdpSocket, packet: &Control, shared: &Shared) {
-    // If the peer does not run BFD, its ICMP error for an earlier packet makes this send fail. The
-    // packet is then sent again.
+    // If the peer does not run BFD, its ICMP error about an earlier packet makes this send fail, so
+    // the packet is sent again.
     let sent = mouth.send(&packet.encode()).or_else(|_| mouth.send(&packet.encode()));
     count(if sent.is_ok() { &shared.counters.sent } else { &shared.counters.send_failed });
 }

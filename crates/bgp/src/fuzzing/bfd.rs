@@ -1,7 +1,7 @@
 //! Fuzzing entry points for BFD sessions.
 //!
-//! The input is a sequence of datagrams, each preceded by a byte with its length. A length byte of
-//! 255 is not followed by a datagram, and advances the time to the next deadline of the session.
+//! The input is a sequence of datagrams, each preceded by a length byte. A length byte of 255 is
+//! not followed by a datagram, but advances the time to the next deadline of the session.
 //!
 //! The function `next` follows the wording of RFC 5880 §6.8.6.
 
@@ -14,7 +14,7 @@ use crate::bfd::session::Session;
 use crate::bfd::{BfdConfig, HandedBfd};
 
 /// Runs a BFD session with arbitrary datagrams. Checks that state changes follow RFC 5880, and that
-/// packets are the same after encoding and parsing.
+/// encoding and parsing does not change packets.
 ///
 /// # Panics
 /// Panics if a check fails.
@@ -59,8 +59,8 @@ fn next(state: SessionState, received: SessionState) -> SessionState {
     }
 }
 
-/// Decodes arbitrary bytes as handed-over sessions. Sessions that are accepted must be the same
-/// after they are encoded and decoded again.
+/// Decodes arbitrary bytes as handed-over sessions. Accepted sessions must not change when they are
+/// encoded and decoded again.
 ///
 /// # Panics
 /// Panics if the decoded sessions differ.

@@ -3,8 +3,8 @@
 //! The session continues with the new configuration if possible. Otherwise, its routes carry the
 //! graceful-shutdown community for the `notice` time, and then the session restarts (RFC 8326 §4).
 //!
-//! Linux and many routers accept a new TCP MD5 key on an established connection. Segments that are
-//! signed with the other key are dropped until both sides have the same key. The module `rekeyed`
+//! Linux and many routers accept a new TCP MD5 key for an established connection, and drop segments
+//! that are signed with the wrong key until both sides have the same key. The module `rekeyed`
 //! watches the session after a key change.
 
 use std::sync::Arc;
@@ -29,8 +29,8 @@ pub(super) struct Leaving {
 }
 
 impl Peer {
-    /// Removes the peer. The session of the peer continues until it is stopped, with the
-    /// graceful-shutdown community on all current routes. No further session is started.
+    /// Removes the peer. Its session continues until it is stopped, with the graceful-shutdown
+    /// community on all current routes. No further session is started.
     pub(super) fn part(&mut self, name: &str) {
         (self.parting, self.leaving) = (true, None);
         self.leave_beside();
@@ -49,8 +49,7 @@ impl Peer {
         tracing::info!(peer = name, "BGP peer removal canceled");
         self.parting = false;
         let table = Arc::clone(self.inputs.desired.borrow().of(name));
-        // The route table of the peer may not be published yet. Until the table is published, the
-        // peer keeps its current routes.
+        // Until the route table of the peer is published, the peer keeps its current routes.
         if !table.is_empty() {
             self.want = table;
         }

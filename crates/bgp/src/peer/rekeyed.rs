@@ -1,14 +1,15 @@
-//! Checks that the router still has the session after a change of the MD5 key.
+//! Checks that the router still has the session after a change to the MD5 key.
 //!
-//! bird and FRR restart the session for a new key. Both routers sign the last messages of the old
-//! session with the old key, so this speaker never receives these messages. Until the router
-//! acknowledges data under the new key, this module opens a second connection to the router and
-//! sends an OPEN. A router that still has the session rejects the connection (RFC 4271 §6.8). A
-//! router without the session accepts it.
+//! bird and FRR restart the session when their key changes. These routers sign the last messages of
+//! the old session with the old key, so this speaker never receives these messages. Until the
+//! router acknowledges data under the new key, this module opens a second connection to the router
+//! and sends an OPEN. A router that still has the session rejects the connection (RFC 4271 §6.8). A
+//! router that no longer has the session accepts the connection.
 //!
 //! If this speaker may not open connections, it counts the segments that TCP retransmits after the
 //! router has connected. If the router connects again without acknowledging these segments, the
-//! session is lost. There is no fixed timeout, because TCP retransmits at increasing intervals.
+//! session is lost. A fixed timeout is not possible, because TCP retransmits at increasing
+//! intervals.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,8 +71,8 @@ impl Peer {
         }
     }
 
-    /// Handles a connection from the router. The router has the new key. If the router still had
-    /// the session, it would acknowledge the segments that TCP retransmits from now on.
+    /// Handles a connection from the router, which has the new key. If the router still had the
+    /// session, it would acknowledge the segments that TCP retransmits from now on.
     pub(super) fn called_beside(&mut self) {
         let unacknowledged = self.both.iter().filter(|connection| !connection.is_flushed());
         let Some(repeated) = unacknowledged.map(Connection::repeated_segments).max() else { return };
@@ -116,9 +117,10 @@ impl Peer {
     }
 }
 
-/// The interval between attempts to open a second connection. This interval leaves enough time for
-/// data that is still in transit to be acknowledged.
+/// The interval between attempts to open a second connection. The interval is long enough for data
+/// in transit to be acknowledged.
 const TRY_EVERY: Duration = Duration::from_secs(3);
-/// The number of retransmissions after which the session counts as lost. When TCP sends the second
-/// retransmission, it has already waited long enough for an acknowledgment of the first one.
+/// The number of retransmissions after which the session is considered lost. When TCP sends the
+/// second retransmission, it has already waited long enough for an acknowledgment of the first
+/// retransmission.
 const REPEATED_IN_VAIN: u32 = 2;

@@ -2,8 +2,8 @@
 //! often show the reason before the connection attempt times out.
 //!
 //! The module compares the counters with their values at the start of the attempt, and reports the
-//! reason in the status and the log. The attempt still continues, because other connections of the
-//! machine can also change the counters.
+//! reason in the status and the log. The attempt continues nevertheless, because other connections
+//! on this machine can also change the counters.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::config::PeerConfig;
 use crate::drops::Drops;
 use crate::status::State;
 
-/// The counters of dropped segments at the start of the last attempt.
+/// The dropped-segment counters at the start of the last attempt.
 #[derive(Debug)]
 pub(super) struct Silence {
     before: Drops,
@@ -32,7 +32,7 @@ impl Silence {
 }
 
 impl Peer {
-    /// Returns `true` if an attempt is in progress and the peer has not sent a message yet.
+    /// Returns `true` if an attempt is in progress but the peer has not sent a message yet.
     pub(super) fn waits_for_a_word(&self) -> bool {
         let is_silent = self.both.iter().all(|one| one.session.state() == State::OpenSent);
         is_silent && (self.attempts.dialling.is_under_way() || self.both.iter().next().is_some())
@@ -46,6 +46,6 @@ impl Peer {
     }
 }
 
-/// The interval between checks. The kernel retransmits the first segment of a connection after the
-/// same time.
+/// The interval between checks. This interval is the time after which the kernel retransmits the
+/// first segment of a connection.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -4,9 +4,9 @@
 //! peer, so that routers switch to other routes first. Then the session ends. If the peer has no
 //! routes, its session ends immediately.
 //!
-//! The address of a peer is either in `by_name` or in `parting` of [`Peers`]. The timer removes an
-//! entry from `parting` and ends the session. If a reload adds the peer again, the entry is removed
-//! too, but the session continues.
+//! A peer is either in `by_name` or in `parting` of [`Peers`]. The timer removes an entry from
+//! `parting` and ends the session. If a reload adds the peer again, the entry is also removed, but
+//! the session continues.
 //!
 //! See RFC 8326 §4.
 
@@ -25,8 +25,8 @@ use crate::status::{PeerStatus, Status};
 #[derive(Debug)]
 pub(super) struct Parting {
     pub(super) running: Running,
-    /// The number that identifies this removal. If the peer was added and removed again, the timer
-    /// of the earlier removal must not end the session.
+    /// The number that identifies this removal. If the peer was added again and removed again, the
+    /// timer of the earlier removal must not end the session.
     removal: u64,
 }
 
@@ -79,7 +79,7 @@ impl Speaker {
         if is_taken || !has_routes || config.times.notice.is_zero() {
             return self.ending().end(peers, running);
         }
-        // The name can be used by another peer from now on.
+        // From now on, another peer can use the name.
         self.board.send_modify(|status| {
             if let Some(peer) = status.remove(&config.name) {
                 drop(status.insert(name.clone(), PeerStatus { name: name.clone(), ..peer }));

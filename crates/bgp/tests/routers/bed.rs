@@ -12,7 +12,7 @@ use bgp::{
 use testbed::{Bed, BedSpec, Namespace, RouterSession, eventually};
 use tokio::runtime::Runtime;
 
-/// The timeout of every wait. It is much longer than any step takes.
+/// The timeout of every wait, which is much longer than any step takes.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 pub(crate) const VIP_V4: &str = "203.0.113.10/32";
 pub(crate) const VIP_V6: &str = "2001:db8:f::10/128";
@@ -111,7 +111,7 @@ impl Drop for Running {
     }
 }
 
-/// Returns the configuration of the router as a peer of the machine.
+/// Returns the router's configuration as a peer of the machine.
 pub(crate) fn peer(session: &RouterSession) -> PeerConfig {
     let family = if session.ipv4 { Family::Ipv4 } else { Family::Ipv6 };
     let mut config = PeerConfig::new(&session.name(), session.ends().0, session.own_asn);
@@ -138,7 +138,7 @@ pub(crate) fn table(routes: &[&str], attributes: &Attributes) -> Desired {
     Desired::everyone(table)
 }
 
-/// Sets a detection time of ten intervals, because builds may run on the same machine.
+/// Sets a detection time of ten intervals, because the machine may be busy with builds.
 pub(crate) fn patient(mut config: BfdConfig) -> BfdConfig {
     config.multiplier = 10;
     config

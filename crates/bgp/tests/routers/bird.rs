@@ -147,11 +147,13 @@ fn a_drain_is_heard_as_the_community_of_rfc_8326() {
     let bed = bed(1);
     let bird = start(&bed, &[unkeyed(true)]);
     let lb = Running::start(&bed, &[unkeyed(true)]);
-    let routes = table(&[VIP_V4], &Attributes::default());
+    let routes = table(&[VIP_V4], &Attributes { shutdown_prepend: 2, ..Attributes::default() });
     lb.speaker.announce(routes.clone());
     wait_for_next_hops(&bed, VIP_V4, 1);
     lb.speaker.announce(routes.graceful_shutdown());
-    bird.until(&format!("show route all {VIP_V4}"), |text| text.contains("(65535,0)")).unwrap();
+    let words = ["(65535,0)", "BGP.med: 4294967295", "BGP.as_path: 65101 65101 65101"];
+    bird.until(&format!("show route all {VIP_V4}"), |text| words.iter().all(|word| text.contains(word)))
+        .unwrap();
 }
 
 #[test]
@@ -258,8 +260,8 @@ fn bird_session_restart_for_a_new_key_is_detected() {
 #[test]
 fn a_key_is_changed_in_the_running_session_when_both_ends_do_so() {
     let bed = bed(1);
-    // TCP retransmits a segment that was lost between the two key changes, at increasing intervals.
-    // The hold time does not matter.
+    // A segment that was lost between the two key changes is retransmitted by TCP at increasing
+    // intervals, regardless of the hold time.
     let ours = |key: &'static str| {
         let mut config = peer(&RouterSession { key, ..session(true) });
         config.times.hold = Duration::from_secs(240);
@@ -272,9 +274,9 @@ fn a_key_is_changed_in_the_running_session_when_both_ends_do_so() {
     };
     let router = Running::start_in(&bed.router, ROUTER_ASN, [192, 0, 2, 17].into(), vec![theirs("one")]);
     let lb = Running::start_with(&bed, &session(true), vec![ours("one")]);
-    // Both sides dial. With two connections at once, the sides may disagree about the one to keep
-    // (RFC 4271 §6.8), until a third connection is made. A received route shows that there is one
-    // session.
+    // Both sides open connections. With two connections at the same time, the sides may disagree
+    // about which one to keep (RFC 4271 §6.8) until a third connection is opened. A received route
+    // shows that there is a session.
     lb.speaker.announce(table(&["203.0.113.9/32"], &Attributes::default()));
     router.until("lb", |lb| lb.counts.ignored_prefixes > 0);
     let (ours_before, theirs_before) = (lb.established(V4), router.established("lb"));

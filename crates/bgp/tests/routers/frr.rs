@@ -1,7 +1,7 @@
 //! Tests against FRR.
 
 use bgp::bfd::{Bfd, BfdConfig, BfdPorts};
-use bgp::{Attributes, Family, GracefulRestart};
+use bgp::{Attributes, Blocked, Family, GracefulRestart};
 use testbed::{Bed, Router, RouterKind, RouterSession, router_config};
 
 use crate::bed::*;
@@ -10,6 +10,13 @@ use crate::bed::*;
 fn start(bed: &Bed, more: &str) -> Router {
     let config = router_config(RouterKind::Frr, &RouterSession::all());
     Router::start_with(bed, RouterKind::Frr, &(config + more)).unwrap()
+}
+
+fn start_without_bfd(bed: &Bed, session: &RouterSession) -> Router {
+    let text = router_config(RouterKind::Frr, &[*session]);
+    let without_bfd: String =
+        text.lines().filter(|line| !line.contains("bfd profile")).map(|line| format!("{line}\n")).collect();
+    Router::start_with(bed, RouterKind::Frr, &without_bfd).unwrap()
 }
 
 fn machine(bed: &Bed, n: u8, restart: Option<GracefulRestart>) -> Running {
@@ -32,7 +39,7 @@ fn frr_drops_the_next_hop_of_a_drained_or_dead_machine() {
     for prefix in [VIP_V4, VIP_V6] {
         wait_for_next_hops(&bed, prefix, 2);
     }
-    // The router receives the routes of the draining machine and does not prefer them.
+    // The router receives the routes of the draining machine but does not prefer them.
     let all = second.speaker.announced();
     second.speaker.announce(all.graceful_shutdown());
     for prefix in [VIP_V4, VIP_V6] {
@@ -86,7 +93,8 @@ fn bfd_comes_up_with_frr_and_does_not_flap() {
     }
     lb.established("r4lb1");
     lb.established("r6lb1");
-    // FRR would flap forever if this side did not apply a shorter interval immediately.
+    // The session with FRR would flap forever if this side did not apply a shorter interval
+    // immediately.
     wait_for_calm(&watch, &heard);
     frr.until("show bfd peers brief", |text| text.matches("up").count() >= 2).unwrap();
     let losses = watch.status().values().map(|status| status.losses).sum::<u64>();
@@ -96,13 +104,28 @@ fn bfd_comes_up_with_frr_and_does_not_flap() {
 }
 
 #[test]
+fn family_not_activated_in_frr_is_not_announced() {
+    let bed = bed(1);
+    let session = RouterSession::new(1, false);
+    let frr = start_without_bfd(&bed, &session);
+    let mut config = peer(&session);
+    config.families = Family::ALL.to_vec();
+    config.next_hops.v4 = Some(bed.balancers[0].v4);
+    let lb = Running::start_with(&bed, &session, vec![config]);
+    lb.speaker.announce(table(&[VIP_V4, VIP_V6], &Attributes::default()));
+    wait_for_next_hops(&bed, VIP_V6, 1);
+    let status = lb.until(&session.name(), |status| !status.routes.is_empty() && status.counts.pending == 0);
+    assert_eq!(status.routes.iter().map(|(prefix, _)| prefix.to_string()).collect::<Vec<_>>(), [VIP_V6]);
+    assert_eq!(status.blocked, [(Family::Ipv4, Blocked::NotNegotiated)].into());
+    assert_eq!(status.negotiated.unwrap().refused, ["ipv4 unicast"]);
+    assert_eq!(bed.next_hops(VIP_V4), 0, "{}", frr.tail());
+}
+
+#[test]
 fn frr_session_restart_for_families_is_fast() {
     let bed = bed(1);
     let session = RouterSession::new(1, true);
-    let text = router_config(RouterKind::Frr, &[session]);
-    let without_bfd: String =
-        text.lines().filter(|line| !line.contains("bfd profile")).map(|line| format!("{line}\n")).collect();
-    let _frr = Router::start_with(&bed, RouterKind::Frr, &without_bfd).unwrap();
+    let _frr = start_without_bfd(&bed, &session);
     let mut config = peer(&session);
     let lb = Running::start_with(&bed, &session, vec![config.clone()]);
     lb.speaker.announce(table(&[VIP_V4], &Attributes::default()));

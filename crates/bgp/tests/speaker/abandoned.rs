@@ -8,7 +8,7 @@ use crate::hand::*;
 
 const ROUTER_ID: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 200);
 
-/// Returns a peer that negotiates graceful restart with 30 s.
+/// Returns a peer that negotiates graceful restart with a restart time of 30 s.
 fn keeping(at: SocketAddr) -> PeerConfig {
     let restart = GracefulRestart { seconds: 30, restarting: false, forwarding: false };
     let mut config = peer("a", at);

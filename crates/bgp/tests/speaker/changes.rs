@@ -1,5 +1,5 @@
-//! Tests of peers that are added, changed and removed, of shutdown texts, and of sessions that come
-//! back.
+//! Tests in which peers are added, changed and removed, shutdown messages are sent, and sessions
+//! come back.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -128,7 +128,7 @@ async fn what_a_session_can_take_keeps_it() {
 async fn change_that_needs_a_restart_marks_routes_first() {
     let (listener, at) = listen(29).await;
     let mut config = peer("a", at);
-    // With these long retry times, the test times out if the restart counts as a failure.
+    // With these long retry times, the test times out if the restart is treated as a failure.
     config.times.first_retry = Duration::from_secs(3_600);
     config.times.max_retry = Duration::from_secs(3_600);
     config.times.notice = Duration::from_millis(500);
@@ -142,7 +142,8 @@ async fn change_that_needs_a_restart_marks_routes_first() {
     let changed = Instant::now();
     speaker.set_peers(vec![config.clone()]);
     update_with(&mut router, GRACEFUL_SHUTDOWN).await;
-    // The change is reverted before the restart. The community is removed, and the session stays.
+    // The change is reverted before the restart. The community is removed, and the session
+    // continues.
     config.families = families;
     speaker.set_peers(vec![config.clone()]);
     let unmarked = router.wait_for(UPDATE).await.expect("the session is gone");
@@ -155,7 +156,7 @@ async fn change_that_needs_a_restart_marks_routes_first() {
     assert_eq!(router.ended_with().await, Some((6, 6)));
     assert!(changed.elapsed() >= config.times.notice, "{:?}", changed.elapsed());
     drop(router);
-    // A router that has not closed its old session yet refuses the next one.
+    // A router that has not closed its old session yet refuses a new session.
     for _ in 0..2 {
         drop(Router::accept(&listener).await);
     }
@@ -205,7 +206,7 @@ async fn renamed_peers_keep_sessions_and_get_new_tables() {
         assert_eq!(speaker.status().len(), 2);
     }
     // Neither router has received a message since then. The next messages are the withdrawal and
-    // the route of the last table.
+    // the route in the last table.
     let mut routes = Routes::new();
     routes.insert(Prefix::host([203, 0, 113, 9].into()), Attributes::default()).unwrap();
     speaker.announce(Desired::everyone(routes));
@@ -240,7 +241,7 @@ async fn listeners_open_move_and_close_while_sessions_go_on() {
     assert_eq!((refused[0].0, refused[0].1.kind()), (taken.1, std::io::ErrorKind::AddrInUse));
     assert_eq!(speaker.listens_at(), [second]);
     assert!(tokio::net::TcpStream::connect(first).await.is_err(), "the old listener is closed");
-    // The listener moves between the wildcard address and a specific address. The two overlap, so
+    // The listener moves between the wildcard address and a specific address. These overlap, so
     // the old socket must be closed first.
     let any = std::net::SocketAddr::new([0, 0, 0, 0].into(), second.port());
     for at in [any, second, any] {
@@ -268,8 +269,8 @@ async fn late_listener_requires_the_md5_key_of_the_peer() {
     established(&speaker, "a").await;
 }
 
-/// Sends more data than fits into the TCP window of a peer that does not read. The rest stays in
-/// the local kernel.
+/// Sends more data than fits into the TCP window of a peer that does not read, so that the rest
+/// stays in the local kernel.
 async fn close_window(speaker: &Speaker, name: &str) {
     let mut routes = Routes::new();
     for n in 0..=255 {

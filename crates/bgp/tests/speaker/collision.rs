@@ -26,7 +26,7 @@ async fn collide(router_id: Ipv4Addr, dialled_first: bool) -> [Option<(u8, u8)>;
     stays.send(&frame(KEEPALIVE, &[])).await;
     let status = established(&speaker, "router").await;
     assert_eq!((status.established, status.last_error), (1, None), "a collision does not count as a failure");
-    // The first UPDATE of the session is its End-of-RIB marker.
+    // The first UPDATE of the session is the End-of-RIB marker.
     let lives = stays.wait_for(UPDATE).await.map(|_| (0, 0));
     [gone, lives]
 }

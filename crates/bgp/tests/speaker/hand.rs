@@ -8,13 +8,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-/// The timeout of every wait. It is much longer than any step takes.
+/// The timeout of every wait, which is much longer than any step takes.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 pub(crate) const OUR_ASN: u32 = 65_101;
 pub(crate) const ASN: u16 = 65_000;
 pub(crate) const OUR_ID: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
 
-/// Starts a speaker on a free port of loopback.
+/// Starts a speaker on a free loopback port.
 pub(crate) fn speaker(peers: Vec<PeerConfig>) -> Speaker {
     start(vec![SocketAddr::from(([127, 0, 0, 1], 0))], peers)
 }
@@ -87,7 +87,8 @@ impl Router {
         self.0.write_all(frame).await.unwrap();
     }
 
-    /// Reads the next message. Returns its type and body, or `None` if the connection is closed.
+    /// Reads the next message. Returns the type and the body of the message, or `None` if the
+    /// connection is closed.
     pub(crate) async fn read(&mut self) -> Option<(u8, Vec<u8>)> {
         let read = async {
             let mut head = [0; 19];

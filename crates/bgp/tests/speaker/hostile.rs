@@ -1,5 +1,5 @@
-//! Tests of a misbehaving peer and a correct peer. The session of the correct peer must stay up,
-//! and the status of the misbehaving peer must have a reason.
+//! Tests with a misbehaving peer and a correct peer. The session of the correct peer must stay up,
+//! and the status of the misbehaving peer must contain a reason.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -103,8 +103,8 @@ async fn connection_flood_of_a_peer_is_handled_one_at_a_time() {
         all.push(Router::dial(22, speaker.listens_at()[0]).await);
     }
     still_works(&speaker, &mut good).await;
-    // Each closed connection receives a Cease or no message. The last connection ends when the open
-    // timer expires.
+    // Each closed connection receives a Cease message or none. The last connection ends when the
+    // open timer expires.
     for router in &mut all {
         assert!(matches!(router.ended_with().await, Some((6, 7) | (4, 0)) | None));
     }

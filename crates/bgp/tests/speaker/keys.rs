@@ -1,5 +1,5 @@
-//! Tests of a change of the MD5 key in a running session. The tests set the key of each router
-//! socket separately.
+//! Tests that change the MD5 key in a running session. The tests set the key of each router socket
+//! separately.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -36,8 +36,8 @@ fn set_key(socket: &impl AsFd, key: &str) {
 }
 
 /// Sets up a session that the speaker opens with key "one", and changes the key of the speaker to
-/// "two". The port of the router changes too. Otherwise, Linux would reset a session that the
-/// router no longer has, with a segment that is signed with the key of the listener.
+/// "two". The router's port changes too, because Linux would otherwise reset a session that the
+/// router no longer has, with a segment that is signed with the listener's key.
 async fn rekeyed(last: u8) -> (Speaker, PeerConfig, TcpListener, Router) {
     let ((first, at), (second, next)) = (listen(last).await, listen(last).await);
     set_key(&first, "one");
@@ -129,7 +129,7 @@ async fn router_that_reconnects_after_rekey_gets_a_session() {
         set_key(&router.0, "none");
         assert!(speaker.set_peers(vec![keyed(config.clone(), key)]).is_empty());
     };
-    // The key changes twice, because the next connection of the router uses the key of the second
+    // The key changes twice, because the router's next connection uses the key from the second
     // change.
     change_keys(&router, "one");
     change_keys(&router, "two");

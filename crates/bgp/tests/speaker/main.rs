@@ -1,6 +1,6 @@
 //! Tests of a speaker over loopback, against test routers and other speakers.
 //!
-//! The tests need no root. Peers have different addresses in 127.0.0.0/8 and use their own ports.
+//! The tests need no root. Peers have different addresses in 127.0.0.0/8 and different ports.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,4 +1,4 @@
-//! Tests of peers that are removed while they have routes, and of removals that are canceled.
+//! Tests of peers that are removed while they have routes, and of canceled removals.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};

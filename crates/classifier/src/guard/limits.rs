@@ -1,15 +1,15 @@
 //! The rate limits of one packet thread, with a meter per guard and a fixed-size table of sources.
 //!
 //! Packet threads share no state, so each thread enforces the configured limit divided by the
-//! number of threads, rounded up. If RSS spreads flows unevenly, fewer flows than the limit are
+//! number of threads, rounded up. If RSS distributes flows unevenly, fewer flows than the limit are
 //! admitted in total. If the limit is below the number of threads, up to one flow per thread is
 //! admitted.
 //!
 //! The source table is four-way set-associative and never grows. Replacing a token bucket that is
-//! full loses no information. If tokens have been taken from all buckets of a set, the bucket with
-//! the fewest missing tokens is replaced, so its source may be admitted too often. A source over
-//! its limit is replaced last, unless the limit is one flow per thread. SipHash with the cluster's
-//! key selects the set, so attackers cannot choose it.
+//! full loses no information. If no bucket of a set is full, the bucket with the fewest missing
+//! tokens is replaced, so that its source may be admitted too often. A source over its limit is
+//! replaced last, unless the limit is one flow per thread. SipHash with the cluster's key selects
+//! the set, so attackers cannot choose it.
 
 use counters::DropReason;
 
@@ -33,8 +33,8 @@ impl Limits {
         Self { threads: u32::from(threads.max(1)), guards, sources: Sources::new(sources) }
     }
 
-    /// Counts a new flow against the limits of `guard`. The limit per source is checked first, so a
-    /// source over its limit does not use up the limit that all sources share.
+    /// Counts a new flow against the limits of `guard`. The limit per source is checked first, so
+    /// that a source over its limit does not use up the limit that all sources share.
     ///
     /// # Errors
     /// Returns [`DropReason::SourceFlowRate`] or [`DropReason::FlowRate`] if a limit is exceeded.
@@ -65,8 +65,8 @@ impl Limits {
 }
 
 impl Limits {
-    /// Counts an event of a source against a limit of `rate` events per second. New flows are
-    /// counted by another method. `key` is a keyed hash of the source and the kind of event.
+    /// Counts an event from a source against a limit of `rate` events per second. Use
+    /// [`Self::admit`] for new flows. `key` is a keyed hash of the source and the event kind.
     /// Returns `false` if the limit is exceeded.
     pub fn admit_source(&mut self, key: u64, rate: u32, now: Now) -> bool {
         self.sources.admit(key, rate, 1, now)
@@ -90,7 +90,7 @@ fn masked(flow: &Flow, limit: &SourceLimit) -> [u8; 16] {
     (u128::from_be_bytes(flow.source) & !host).to_be_bytes()
 }
 
-/// The token buckets of sources in sets of four. Each set fills one cache line.
+/// The token buckets of the sources, in sets of four buckets. Each set fills one cache line.
 #[derive(Debug)]
 struct Sources {
     sets: Box<[Set]>,
@@ -103,7 +103,7 @@ struct Set([Source; WAYS]);
 #[derive(Clone, Copy, Debug, Default)]
 struct Source {
     /// The 64-bit hash of the guard number and the source prefix. Two sources share a bucket only
-    /// if these hashes are equal.
+    /// if these hashes are the same.
     key: u64,
     meter: Meter,
 }
@@ -131,8 +131,7 @@ impl Sources {
 }
 
 const WAYS: usize = 4;
-/// The unit of byte budgets, in bytes. Rates in single bytes would exceed the resolution of a
-/// meter.
+/// The unit of byte budgets, in bytes. Rates in bytes would exceed the resolution of a meter.
 const BLOCK: u64 = 64;
 
 #[cfg(test)]
@@ -167,8 +166,7 @@ mod tests {
         }
     }
 
-    /// Returns how many new flows are admitted at `now`, and why the first refused flow was
-    /// refused.
+    /// Returns how many new flows are admitted at `now`, and why the next flow was refused.
     fn burst(
         limits: &mut Limits,
         guard: &Guard,
@@ -236,7 +234,8 @@ mod tests {
         assert_eq!(burst(&mut limits, &guard(0, None, Some((1, 32, 64))), "192.0.2.1", 0, 100).0, 100);
     }
 
-    /// A model of the limits with exact fractions of tokens and one map entry for each source.
+    /// A model of the rate limits that uses exact token fractions and one map entry for each
+    /// source.
     #[derive(Default)]
     struct Oracle(HashMap<u64, (u128, u64)>);
 
@@ -264,7 +263,8 @@ mod tests {
     }
 
     proptest! {
-        /// The number of sources equals the number of buckets in a set, so no source is replaced.
+        /// The number of sources is the same as the number of buckets in a set, so no source is
+        /// replaced.
         #[test]
         fn without_collisions_every_source_has_its_exact_bucket(
             asks in asks(WAYS as u64),
@@ -279,8 +279,8 @@ mod tests {
             }
         }
 
-        /// All sources share one set. Each source must be admitted at least as often as by an exact
-        /// token bucket.
+        /// All sources share one set. Each source must be admitted at least as often as an exact
+        /// token bucket would admit it.
         #[test]
         fn in_collisions_nobody_gets_less_than_an_exact_bucket(
             asks in asks(20),
@@ -298,7 +298,7 @@ mod tests {
             }
         }
 
-        /// Thousands of sources with few flows share a set with one source that sends continuously.
+        /// Thousands of sources with few flows share one set with a source that sends continuously.
         #[test]
         fn whoever_is_over_the_limit_stays_limited_in_any_crowd(
             crowd in prop::collection::vec((2u64..=10_000, 1u64..4), 100..600),

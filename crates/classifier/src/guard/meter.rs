@@ -1,18 +1,18 @@
 //! A rate meter in eight bytes, which implements the generic cell rate algorithm. The algorithm is
-//! equivalent to a token bucket, but needs to store only a single timestamp.
+//! equivalent to a token bucket, but stores only a single timestamp.
 //!
 //! The bucket has room for the tokens of one second. The stored value is the time at which the
-//! bucket will be full again. Each admitted event moves this time by 1/rate of a second. An event
-//! is refused if this would move the time to more than one second after the current time. A stored
-//! time of 0, or any time in the past, therefore means a full bucket. If the rate changes, the
-//! stored time needs no conversion.
+//! bucket will be full again. Each admitted event moves this time forward by 1/rate of a second. An
+//! event is refused if the time would then be more than one second in the future. A stored time of
+//! 0, or any other time in the past, therefore means a full bucket. The stored time remains valid
+//! if the rate changes.
 //!
 //! The algorithm is specified in ITU-T I.371, annex A (virtual scheduling).
 
 use crate::Now;
 
 /// The time at which the bucket will be full again, in units of 1/16 ns. The range is 36 years. At
-/// 10,000,000 events per second, the error of the rate is below 0.1 %.
+/// 10,000,000 events per second, the rate error is below 0.1 %.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Meter(u64);
 
@@ -24,12 +24,12 @@ impl Meter {
         self.admit_many(rate, 1, now)
     }
 
-    /// Admits either all of `count` events or none of them.
+    /// Admits all `count` events, or none of them.
     #[inline]
     pub fn admit_many(&mut self, rate: u32, count: u32, now: Now) -> bool {
         let now = units(now);
-        // The step is at most one second, so that a larger request can pass when the bucket is
-        // full.
+        // The step is at most one second, so that even a larger request can be admitted when the
+        // bucket is full.
         let step = (SECOND / u64::from(rate.max(1))).saturating_mul(count.into()).min(SECOND);
         let start = self.0.max(now);
         if start - now > SECOND - step {

@@ -1,9 +1,9 @@
 //! A set of IPv4 and IPv6 prefixes, stored as sorted disjoint address ranges with an index.
 //!
-//! A union of prefixes is a union of address ranges, so a membership test needs no longest-prefix
-//! match. Adjacent ranges are merged. The index divides the addresses from the first to the last
-//! range into at most 65,536 equal parts, about one part per range. A lookup reads one index entry
-//! and one or two ranges.
+//! A union of prefixes is a union of address ranges, so a lookup needs no longest-prefix match.
+//! Adjacent ranges are merged. The index divides the addresses between the first and the last range
+//! into at most 65,536 equal parts, about one part per range. A lookup reads one index entry and
+//! one or two ranges.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -20,8 +20,8 @@ pub struct PrefixSet {
 
 impl PrefixSet {
     /// Builds the union of `prefixes`, which are pairs of an address and a prefix length. Address
-    /// bits after the prefix length are ignored. Lengths above 32 for IPv4 or 128 for IPv6 are
-    /// reduced to this maximum.
+    /// bits after the prefix length are ignored. Prefix lengths are capped at 32 for IPv4 and 128
+    /// for IPv6.
     ///
     /// # Cost
     /// Building takes `O(n log n)` time. The set uses 8 bytes per IPv4 range, 32 bytes per IPv6
@@ -127,8 +127,8 @@ struct Ranges<T> {
     /// The first and last address of each range, in ascending order. No two ranges overlap or are
     /// adjacent.
     ranges: Box<[(T, T)]>,
-    /// The number of ranges that begin before each part. An additional entry at the end holds the
-    /// total.
+    /// The number of ranges that begin before each part. An additional entry at the end contains
+    /// the total.
     index: Box<[u32]>,
     /// The address at which the first part begins.
     base: T,
@@ -143,8 +143,8 @@ impl<T: Bits> Ranges<T> {
             return Self::default();
         };
         let span = last.above(base).unwrap_or_default();
-        // At least two parts are used, because with one part the shift would be the full width of
-        // an address and overflow.
+        // At least two parts are used, because with a single part the shift would be the full width
+        // of an address and overflow.
         let parts = ranges.len().next_power_of_two().clamp(2, MAX_PARTS);
         let shift = span.bits().saturating_sub(parts.ilog2());
         let mut index = vec![0u32; span.part(shift) + 2];
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!((high.ranges(), holds(&high, "255.255.255.255")), (1, true));
     }
 
-    /// Returns `true` if the prefix contains the address. This slow model compares bit by bit.
+    /// Returns `true` if the prefix contains the address. The slow model compares bit by bit.
     fn matches(address: IpAddr, prefix: (IpAddr, u8)) -> bool {
         let bits = |address: IpAddr| -> Vec<bool> {
             let bytes = match address {
@@ -276,7 +276,7 @@ mod tests {
             && address_bits.iter().zip(&prefix_bits).take(usize::from(prefix.1)).all(|(a, b)| a == b)
     }
 
-    /// Generates random addresses, most of them close to the ends of prefixes.
+    /// Generates random addresses, most of them close to prefix boundaries.
     fn address() -> impl Strategy<Value = IpAddr> {
         let near = |bits: u32| bits & 0x0003_03ff;
         prop_oneof![
@@ -298,8 +298,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
-        /// Also tests the first and last address of each prefix and the addresses next to them,
-        /// where an error in a range or in the index would show.
+        /// Also tests the first and last address of each prefix and their neighbors, which reveal
+        /// errors in a range or in the index.
         #[test]
         fn agrees_with_a_walk_over_the_prefixes(
             prefixes in prop::collection::vec(prefix(), 0..40),

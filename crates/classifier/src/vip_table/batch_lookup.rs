@@ -1,5 +1,5 @@
-//! VIP lookups for all packets of a batch before the packets are processed. The lookups advance
-//! together step by step, so that their memory accesses overlap.
+//! Looks up the VIPs for all packets of a batch before the packets are processed. The lookups
+//! advance together, step by step, so that their memory accesses overlap.
 //!
 //! The destination address is read at a fixed offset, which is correct only for frames without a
 //! VLAN tag. If the packet has another destination address after parsing, that address is looked up
@@ -22,20 +22,20 @@ pub(super) struct Place {
     address: [u8; 16],
     /// The number that identifies the VIP table (its stamp), or 0 if the entry is unused.
     stamp: u64,
-    /// The index of the first port interval of the VIP, or [`EMPTY`].
+    /// The index of the VIP's first port interval, or [`EMPTY`].
     pub(super) ports: u32,
     /// A copy of the first port interval, or an empty interval.
     pub(super) first: Interval,
 }
 
-/// The lookups that advance together, one in each lane.
+/// Lookups that advance together, one per lane.
 #[derive(Debug)]
 struct Lanes {
     addresses: [Halves; LANES],
     steps: [Step; LANES],
     /// The indices of the lanes whose lookup is not finished.
     open: [u8; LANES],
-    /// For each lane, the batch index of the packet that the lane looks up.
+    /// The batch index of the packet that each lane looks up.
     places: [u8; LANES],
 }
 
@@ -52,8 +52,8 @@ impl BatchLookup {
         Self { places: vec![none; packets].into(), lanes: Box::new(lanes) }
     }
 
-    /// Looks up the destination addresses of a batch if the table has prefix groups. Tables without
-    /// prefix groups need no lookup in advance, because the exact lookup is fast enough.
+    /// Looks up the destination addresses of a batch if the table has prefix groups. Without prefix
+    /// groups, no lookup in advance is needed, because the exact lookup is fast enough.
     #[inline]
     pub fn look_up<'a>(&mut self, table: &VipTable, mut frames: impl Iterator<Item = &'a [u8]>) {
         let Some(groups) = &table.groups else { return };
@@ -98,7 +98,7 @@ impl Lanes {
         count
     }
 
-    /// This function is not inlined, because its callers have no free registers.
+    /// This function is not inlined, because its callers have no registers to spare.
     #[inline(never)]
     fn walk(&mut self, groups: &Groups, count: usize) {
         for (step, address) in self.steps.iter_mut().zip(&self.addresses).take(count) {
@@ -151,6 +151,6 @@ fn destination(frame: &[u8]) -> Option<[u8; 16]> {
     }
 }
 
-/// The number of lookups that advance together. This number is large enough to hide the memory
-/// latency, and small enough for all lanes to fit into the L1 cache.
+/// The number of lookups that advance together. The number is large enough to hide memory latency,
+/// and small enough for all lanes to fit into the L1 cache.
 const LANES: usize = 64;

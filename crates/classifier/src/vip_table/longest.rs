@@ -1,12 +1,12 @@
 //! A longest-match lookup for prefixes or suffixes of addresses.
 //!
 //! The structure is a tree that branches on many bits at once. A [`Node`] first compares the bits
-//! after those of its parent. The node then branches on about as many bits as are needed to
-//! distinguish its entries. The child nodes of a branch are adjacent in memory, so each step reads
-//! one cache line. An entry that ends within the bits of a branch is stored in all child nodes that
-//! it covers, so a lookup never backtracks. Most lookups read two or three nodes.
-//! [`Longest::start`] prefetches the second node of a lookup. Only the second node is far from the
-//! other nodes in memory.
+//! that follow the bits that its parent compared. The node then branches on about as many bits as
+//! are needed to distinguish its entries. The child nodes of a branch are adjacent in memory, so
+//! each step reads one cache line. An entry that ends within the bits of a branch is stored in all
+//! child nodes that it covers, so a lookup never backtracks. Most lookups read two or three nodes.
+//! [`Longest::start`] prefetches the second node of a lookup, because only this node is far from
+//! the other nodes in memory.
 //!
 //! See Nilsson and Karlsson, *IP-Address Lookup Using LC-Tries*, IEEE JSAC 17(6), 1999, §III, and
 //! Srinivasan and Varghese, *Fast Address Lookups Using Controlled Prefix Expansion*, ACM TOCS
@@ -38,13 +38,13 @@ pub(super) struct Entry {
     pub(super) value: u32,
 }
 
-/// The state of a lookup. The state is the index of the next node or, if the highest bit is set,
-/// the value that was found.
+/// The state of a lookup: the index of the next node or, if the highest bit is set, the value that
+/// was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step(u32);
 
 /// A tree node, which fills half a cache line. The builder ensures that `half`, `slot_half` and
-/// `shift` are valid. The masks in [`Node::step`] only help the compiler to omit bounds checks.
+/// `shift` are valid. The masks in [`Node::step`] only allow the compiler to omit bounds checks.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 struct Node {
@@ -62,14 +62,14 @@ struct Node {
     shift: u8,
 }
 
-/// The index of one of the two 64-bit words of an address. The first word has index 0.
+/// The index of a 64-bit word in an address: 0 or 1. The first word has index 0.
 type Half = u8;
 
 /// An address as two 64-bit words.
 pub(super) type Halves = [u64; 2];
 
 impl<const LOW: bool> Longest<LOW> {
-    /// Builds the tree. If several entries have the same bits, the last one is used.
+    /// Builds the tree. If several entries have the same bits, the last entry is used.
     ///
     /// # Cost
     /// Building takes `O(n log n)` time. The tree takes `O(n)` memory, about 64 bytes per entry, if
@@ -78,7 +78,7 @@ impl<const LOW: bool> Longest<LOW> {
         if LOW {
             entries.iter_mut().for_each(|entry| entry.bits = entry.bits.reverse_bits());
         }
-        // The entries are reversed and then sorted stably, so that the last of several equal
+        // The entries are reversed and then sorted stably, so that the last of several identical
         // entries comes first and is kept.
         entries.reverse();
         entries.sort_by_key(|entry| (entry.space, entry.bits, entry.length));
@@ -104,7 +104,7 @@ impl<const LOW: bool> Longest<LOW> {
         self.finish(root.step(address), address).value()
     }
 
-    /// Performs the first step of a lookup, and prefetches the node for the second step.
+    /// Performs the first step of a lookup and prefetches the node for the second step.
     #[inline]
     pub(super) fn start(&self, space: u32, address: &Halves) -> Step {
         let Some(root) = self.roots.get(space as usize) else { return Step::NONE };
@@ -154,7 +154,7 @@ impl Step {
 }
 
 impl Node {
-    /// Returns a node from which every lookup continues at `step`.
+    /// Returns a node from which all lookups continue at `step`.
     const fn to(step: Step) -> Self {
         Self { bits: 0, mask: 0, same: step, other: step, slots: 0, half: 0, slot_half: 0, shift: 0 }
     }
@@ -185,8 +185,7 @@ impl<const LOW: bool> Growing<LOW> {
             return self.one_by_one(entries, known, default);
         }
         let common = common(entries);
-        // Entries are sorted by bits and length, so if one entry contains all others, it is the
-        // first.
+        // Entries are sorted by bits and length, so an entry that contains all others comes first.
         if first.length == common {
             let inside = self.node(rest, common, Step::at(first.value));
             let inside = if known == common { return inside } else { self.push(inside) };
@@ -280,14 +279,13 @@ fn ends(entries: &[Entry], used: u8, width: u8, default: Step) -> Vec<Step> {
 fn common(entries: &[Entry]) -> u8 {
     let [first, .., last] = entries else { return 0 };
     let shortest = entries.iter().map(|entry| entry.length).min().unwrap_or(0);
-    // The entries are sorted, so the bits that the first and the last entry share are shared by all
-    // entries.
+    // The entries are sorted, so all entries share the bits that the first and the last entry
+    // share.
     u8::try_from((first.bits ^ last.bits).leading_zeros()).map_or(shortest, |same| same.min(shortest))
 }
 
-/// Returns the number of bits of a branch, which is at least 1. The branch is as wide as possible
-/// under two conditions. At least one in [`SLOTS_A_FRONT`] child nodes must have entries, and all
-/// bits must be in one word.
+/// Returns the width of a branch in bits, which is at least 1. The branch is as wide as possible
+/// while at least one in [`SLOTS_A_FRONT`] child nodes has entries and all bits are in one word.
 fn width(entries: &[Entry], used: u8) -> u8 {
     let bits = u8::try_from(entries.len().ilog2()).unwrap_or(u8::MAX).saturating_add(SPARE);
     let most = bits.min(64 - used % 64);
@@ -317,7 +315,7 @@ fn index(n: usize) -> u32 {
 const VALUE: u32 = 1 << 31;
 /// The maximum number of entries that are compared one after another instead of by a branch.
 const FEW: usize = 2;
-/// The maximum number of extra bits that a branch may use in addition to the bits that its number
-/// of entries requires.
+/// The maximum number of additional bits that a branch may use, beyond the number that its entry
+/// count requires.
 const SPARE: u8 = 1;
 const SLOTS_A_FRONT: usize = 4;

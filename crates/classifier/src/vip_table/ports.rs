@@ -1,8 +1,8 @@
 //! The port intervals of one VIP, and the search for the interval of a port.
 //!
 //! The intervals are disjoint and sorted. The first interval of a VIP stores how many intervals
-//! follow, so the index of the first interval identifies all intervals of the VIP. A VIP with a
-//! single interval needs no search.
+//! follow, so its index identifies all intervals of the VIP. A VIP with a single interval needs no
+//! search.
 
 use std::hint::select_unpredictable;
 
@@ -15,7 +15,7 @@ pub(super) struct Interval {
     pub(super) first: u32,
     pub(super) last: u32,
     pub(super) service: u32,
-    /// The number of intervals of the same VIP that follow this one.
+    /// The number of intervals that follow this interval and belong to the same VIP.
     more: u32,
 }
 
@@ -49,11 +49,11 @@ pub(super) fn of_one(intervals: &[Interval]) -> &[Interval] {
     intervals.get(..=more).unwrap_or_default()
 }
 
-/// The first intervals of a VIP, stored in the same cache line as its address. Most VIPs have no
+/// The first intervals of a VIP, stored in the same cache line as its address. Few VIPs have
 /// further intervals.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nearby {
-    /// The protocol and first port of each interval. For an unused interval, the entry is a value
+    /// The protocol and first port of each interval. The entry of an unused interval is a value
     /// that occurs in no packet.
     first: [u32; NEARBY],
     /// The number of further ports after the first port of each interval.
@@ -81,8 +81,8 @@ impl Nearby {
     #[inline(always)]
     pub(super) fn service_of(&self, protocol: u8, port: u16) -> Option<u32> {
         let number = number(protocol, port);
-        // The intervals are disjoint, so at most one matches. The loop can therefore use
-        // conditional moves instead of branches.
+        // At most one of the disjoint intervals matches, so the loop can use conditional moves
+        // instead of branches.
         let mut found = u32::MAX;
         for place in 0..NEARBY {
             let is_within = number.wrapping_sub(self.first[place]) <= self.span[place];
@@ -95,7 +95,7 @@ impl Nearby {
 /// The number of intervals that fit into the cache line of an address.
 pub(super) const NEARBY: usize = 3;
 
-/// Returns the service of a port of a VIP. The slice must start with the first interval of this
+/// Returns the service at a port of a VIP. The slice must start with the first interval of this
 /// VIP.
 #[inline]
 pub(super) fn search(intervals: &[Interval], protocol: u8, port: u16) -> Option<u32> {
@@ -116,7 +116,7 @@ fn number(protocol: u8, port: u16) -> u32 {
 
 /// Splits the port ranges of a VIP's services into disjoint intervals. Where claims overlap, the
 /// claim with fewer ports takes precedence. Returns the two conflicting services if their claims
-/// overlap and contain equally many ports, unless a narrower claim covers the overlap.
+/// overlap and contain the same number of ports, unless a narrower claim covers the overlap.
 pub(super) fn disjoint(claims: &[&Claim]) -> Result<Vec<Interval>, (u32, u32)> {
     let mut result: Vec<Interval> = Vec::new();
     let mut protocols: Vec<u8> = claims.iter().map(|claim| claim.protocol).collect();
@@ -148,7 +148,7 @@ pub(super) fn disjoint(claims: &[&Claim]) -> Result<Vec<Interval>, (u32, u32)> {
 }
 
 /// Returns the service whose port range contains `port` and has the fewest ports. Returns the two
-/// conflicting services as an error if their port ranges contain equally many ports.
+/// conflicting services as an error if their port ranges contain the same number of ports.
 fn narrowest(claims: &[&Claim], port: u32) -> Result<Option<u32>, (u32, u32)> {
     let holds = |claim: &&Claim| (first(claim)..=last(claim)).contains(&port);
     let Some(best) = claims.iter().copied().filter(holds).min_by_key(|claim| width(claim)) else {

@@ -41,7 +41,7 @@ fn equals_that_a_narrower_claim_hides_do_not_clash_in_any_order() {
 }
 
 proptest! {
-    /// Compares the result with a search of all claims for the narrowest one that contains the
+    /// Compares the result with a search of all claims for the narrowest claim that contains the
     /// port.
     #[test]
     fn agrees_with_a_walk_over_the_claims(
@@ -83,8 +83,8 @@ fn ends(text: &str) -> (IpAddr, u8) {
     (ip(address), length.parse().unwrap())
 }
 
-/// Builds a table in which TCP port 80 of each VIP belongs to a service. VIPs are given as a group
-/// number and a suffix, such as `0 ::20/72`.
+/// Builds a table in which TCP port 80 of each VIP belongs to a service. Each VIP is given as a
+/// group number and a suffix, such as `0 ::20/72`.
 fn grouped(groups: &[&[&str]], vips: &[&str]) -> VipTable {
     let prefix = |text: &&str| Prefix::new(ends(text).0, ends(text).1).unwrap();
     let groups: Vec<Vec<Prefix>> = groups.iter().map(|group| group.iter().map(prefix).collect()).collect();
@@ -176,7 +176,7 @@ fn frame(digits: &str) -> Vec<u8> {
     frame
 }
 
-/// Returns the value of the longest matching entry. This model compares digit by digit.
+/// Returns the value of the longest matching entry, which a slow model finds digit by digit.
 fn longest(entries: &[(String, bool)], low: bool, probe: &str) -> Option<u32> {
     let holds = |digits: &str| if low { probe.ends_with(digits) } else { probe.starts_with(digits) };
     let matching = (0..).zip(entries).filter(|(_, (digits, _))| holds(digits));
@@ -319,8 +319,8 @@ proptest! {
         let mut seeds = vec!["0".repeat(32)];
         for (group, digits, length) in &raw_prefixes {
             let length = *length % (digits.len() + 1);
-            // The key begins with the address length, so that the empty prefixes of IPv4 and IPv6
-            // differ.
+            // The map key begins with the address length, so that the empty prefixes of IPv4 and
+            // IPv6 differ.
             prefixes.insert(format!("{}:{}", digits.len(), &digits[..length]), *group);
             seeds.push(digits.clone());
         }
@@ -330,8 +330,8 @@ proptest! {
             suffixes.insert((*group, format!("{}:{}", digits.len(), &digits[from..]), *port), service);
             seeds.push(digits.clone());
         }
-        // Combines the start of one seed with the end of another seed of the same family. In some
-        // results, one bit is flipped.
+        // Combines the start of one seed with the end of a different seed from the same address
+        // family. In some results, one bit is flipped.
         let cross = |front: &prop::sample::Index, back: &prop::sample::Index, turned: Option<usize>| {
             let (front, back) = (front.get(&seeds), back.get(&seeds));
             let mut all = front[..front.len() - 16].to_owned() + &back[back.len() - 16..];

@@ -1,12 +1,14 @@
-//! Tests of texts with syntax errors or duplicate keys. Each mistake gives one problem at its line.
+//! Tests of texts with syntax errors or duplicate keys. Each mistake causes one problem, on its
+//! line.
 
 use proptest::prelude::*;
 use toml::de::DeTable;
 
 use crate::statements::statements;
+use crate::steps;
 use crate::syntax::repair;
 
-/// A valid text with eight statements in four sections.
+/// Valid configuration text with eight statements in four sections.
 const TEXT: &str = "\
 [machine.lb1]
 addresses = [\"192.0.2.1\"]
@@ -81,8 +83,8 @@ fn missing_bracket_is_one_problem_at_its_line() {
         }
         assert_eq!(left, expected, "{line} {part}");
     }
-    // If a list spans several lines, the error is on the line where the bracket is missing and
-    // names the line of the opening bracket.
+    // If a list spans several lines, the error is reported on the line where the bracket is
+    // missing, and contains the line number of the opening bracket.
     let (found, left) = missing(7, "]", "");
     assert_eq!(found, [closed(6, "`[` on line 4 is not closed, add `]`")]);
     assert_eq!(left[1], "pool.web: ");
@@ -198,3 +200,30 @@ const PARTS: [&str; 26] = [
     "\r\n",
     ",",
 ];
+
+/// The parts of broken texts: a start, an opening part and a closing part. The last two parts are
+/// repeated.
+const BROKEN: [(&str, &str, &str); 9] = [
+    ("a = ", "[", ""),
+    ("a = ", "{", "]"),
+    ("a = ", "[", "}"),
+    ("a = ", "[{", "]"),
+    ("a = ", "{[", "}}"),
+    ("", "a = [\n", "]"),
+    ("", "a = [\n# b\n", "[c]\n"),
+    ("", "a = \"\n", "\"\"\"\n"),
+    ("", "[\"\"\"\n", "['''\n"),
+];
+
+#[test]
+fn cost_of_broken_texts_is_linear() {
+    for (start, open, close) in BROKEN {
+        let steps = |count| {
+            let text = format!("{start}{}{}", open.repeat(count), close.repeat(count));
+            steps::of(|| drop(statements(&text)))
+        };
+        let few = steps(1_000);
+        let many = steps(8_000);
+        assert!(many <= 9 * few, "{open:?} {close:?}: {few} steps, {many} steps for 8 times the length");
+    }
+}

@@ -21,8 +21,8 @@ pub(in super::super) struct BgpDraft {
     pub(in super::super) place: Place,
     pub(in super::super) listen: Vec<At<SocketAddr>>,
     pub(in super::super) peers: Vec<PeerDraft>,
-    /// `true` if all peers could be read. If `false`, a peer name that seems to be unknown may be
-    /// the name of a peer that could not be read.
+    /// `true` if all peers could be read. If `false`, an unknown peer name may be the name of a
+    /// peer that could not be read.
     pub(in super::super) is_whole: bool,
 }
 
@@ -41,6 +41,14 @@ impl BgpDraft {
         let usual = hold_down.max(Duration::from_secs(300));
         let most = Duration::from_secs(24 * 3_600);
         let max_hold_down = section.or("max_hold_down", usual, |node| node.duration(hold_down..=most));
+        let hold_down_half_life = section.or("hold_down_half_life", Duration::from_secs(120), |node| {
+            node.duration(Duration::from_secs(1)..=most)
+        });
+        let max_stall = section.or("max_stall", Duration::from_secs(3), |node| {
+            node.duration(Duration::ZERO..=Duration::from_secs(60))
+        });
+        let graceful_shutdown_prepend =
+            section.or("graceful_shutdown_prepend", 0, |node| node.number(0..=16));
         let backup_med = section.or("backup_med", 1_000, |node| node.number(1..=u32::MAX));
         let nodes = section.required("peers", PEERS).and_then(|node| node.items(PEERS)).unwrap_or_default();
         let peers: Vec<PeerDraft> = nodes.iter().filter_map(|node| PeerDraft::read(node, outside)).collect();
@@ -50,9 +58,12 @@ impl BgpDraft {
             asn: asn?,
             listen: values(&listen),
             graceful_shutdown,
+            graceful_shutdown_prepend,
             graceful_restart: Duration::from_secs(graceful_restart.as_secs()),
             hold_down,
             max_hold_down,
+            hold_down_half_life,
+            max_stall,
             backup_med,
             peers: Vec::new(),
         };
@@ -165,7 +176,7 @@ impl Addressing {
     }
 }
 
-/// The secrets, times and limits of a peer.
+/// The password, times and limits of a peer.
 struct Rest {
     md5: Option<Md5Key>,
     hold_time: Duration,

@@ -1,4 +1,4 @@
-//! The kinds of health checks: the request of each kind, and the reply that it expects.
+//! The kinds of health checks, each with its request and the expected reply.
 //!
 //! This module reads the tables `tcp`, `http`, `https`, `grpc`, `dns`, `memcached` and `ntp`. The
 //! crate `health` sends the requests. The parent module `check` reads intervals and timeouts, and
@@ -117,7 +117,7 @@ pub struct HttpCheck {
     pub tls: Option<Tls>,
     /// The HTTP method in upper case. Default: `GET`.
     pub method: Arc<str>,
-    /// The path and query. It starts with `/`. Default: `/`.
+    /// The path and query. The path starts with `/`. Default: `/`.
     pub path: Arc<str>,
     /// The `Host` header. Default: the address and port of the probe.
     pub host: Option<Arc<str>>,
@@ -150,7 +150,7 @@ pub struct GrpcCheck {
 pub struct DnsCheck {
     /// The port. Default: 53.
     pub port: u16,
-    /// The domain name to query, without a trailing dot. The root is `"."`. Required.
+    /// The domain name to query, without a trailing dot. `"."` is the root domain. Required.
     pub name: Arc<str>,
     /// The record type to query. The reply must have the code NOERROR and at least one record of
     /// this type. Default: [`DnsRecord::A`].
@@ -166,14 +166,14 @@ pub struct MemcachedCheck {
     pub transport: Transport,
 }
 
-/// The transport protocol of a memcached check. In memcached, UDP is disabled by default, so a
-/// server may reply only over TCP.
+/// The transport protocol of a memcached check. Memcached disables UDP by default, so a server may
+/// reply only over TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
     /// A TCP connection.
     Tcp,
-    /// UDP datagrams, which requests of keyed pools also use.
+    /// UDP datagrams, like requests to keyed pools.
     Udp,
 }
 
@@ -339,7 +339,7 @@ fn text(node: &Node<'_>, expected: Expected, good: fn(&str) -> bool) -> Option<A
     node.parse(expected, |text| good(text).then(|| Arc::from(text)))
 }
 
-/// Joins adjacent ranges, so that equal sets of status codes result in equal lists.
+/// Joins adjacent ranges, so that identical sets of status codes result in identical lists.
 fn joined(ranges: Vec<RangeInclusive<u16>>) -> Vec<RangeInclusive<u16>> {
     let mut joined: Vec<RangeInclusive<u16>> = Vec::with_capacity(ranges.len());
     for range in ranges {
@@ -366,7 +366,7 @@ fn is_token(text: &str) -> bool {
 }
 
 fn is_method(text: &str) -> bool {
-    // CONNECT opens a tunnel, and TRACE echoes the request. A reply to either of them does not show
+    // CONNECT opens a tunnel, and TRACE echoes the request. A reply to either method does not show
     // that a server is healthy.
     let other = matches!(text, "CONNECT" | "TRACE");
     (1..=16).contains(&text.len()) && !other && text.bytes().all(|byte| byte.is_ascii_uppercase())
@@ -397,7 +397,7 @@ fn is_service(text: &str) -> bool {
     text.len() <= 255 && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// A function that reads the table of one kind of check.
+/// A function that reads the table of a single kind of check.
 type Read = fn(Section<'_>, &Outside<'_>) -> Option<CheckKind>;
 
 const KINDS: [(&str, Read); 7] = [

@@ -1,6 +1,6 @@
-//! Reads the keys `server_name`, `ca_file` and `verify` of `https` and `grpc` checks. Backends
-//! usually have certificates of a private CA, so the root certificates of the system are not used.
-//! Verification therefore needs a CA file.
+//! Reads the keys `server_name`, `ca_file` and `verify` of `https` and `grpc` checks. Verification
+//! needs a CA file, because backends usually have certificates from a private CA, and the system's
+//! root certificates are not used.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use crate::pem::Outside;
 /// The TLS settings of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Tls {
-    /// The server name for SNI and for the verification of the certificate. Default: the address.
+    /// The server name for SNI and certificate verification. Default: the address.
     pub server_name: Option<Arc<str>>,
-    /// The CA certificates in PEM. `None` is possible only if `verify` is `false`.
+    /// The CA certificates in PEM. `None` is allowed only if `verify` is `false`.
     #[serde(rename = "ca_file", serialize_with = "canonical::some_sealed")]
     pub ca: Option<Arc<str>>,
     /// `true` if the server's certificate is verified. Default: `true`.
@@ -45,8 +45,8 @@ impl Tls {
         Some(Self { server_name, ca, verify })
     }
 
-    /// Reports the keys `server_name`, `ca_file` and `verify` if they are present, because they
-    /// require `tls = true`.
+    /// Reports the keys `server_name`, `ca_file` and `verify` without `tls = true`, which they
+    /// require.
     pub(super) fn refuse(section: &mut Section<'_>) {
         for key in ["server_name", "verify", "ca_file"] {
             if let Some(node) = section.optional(key) {

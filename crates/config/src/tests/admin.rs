@@ -318,7 +318,7 @@ fn a_wrong_certificate_or_key_is_a_problem_of_the_configuration() {
         PRIVATE,
         0o644,
         "admin.tcp.certificate_file",
-        "c.pem\" (it has no certificate); help: name a file with certificates in PEM",
+        "c.pem\" (it has no certificate); help: specify a PEM certificate file",
     );
     refused(
         "c.pem",

@@ -7,7 +7,7 @@ use super::*;
 use crate::Config;
 
 /// Returns a configuration with two machines, a pool of two backends, and two VIPs that share an
-/// aggregate. `announce` belongs to the first VIP.
+/// aggregate. `announce` is added to the first VIP.
 fn text(bgp: &str, announce: &str) -> String {
     with_pools(&format!(
         "[machine.lb2]\naddresses = [\"2001:db8::2\"]\ninterfaces = [\"eth0\"]\nrouter_id = \"192.0.2.2\"\n\
@@ -26,7 +26,7 @@ fn config(bgp: &str, announce: &str) -> Config {
     config
 }
 
-/// Returns the problem of a configuration that has exactly one problem.
+/// Returns the only problem of a configuration.
 fn problem(bgp: &str, announce: &str) -> Problem {
     let problems = match parsed(&text(bgp, announce)) {
         Ok((_, warnings)) => warnings,
@@ -49,8 +49,10 @@ fn what_is_absent_has_the_documented_values() {
     let config = config(PEER, ALL);
     let bgp = config.bgp().unwrap();
     assert_eq!(bgp.graceful_restart.as_secs(), 0);
-    let times = [bgp.graceful_shutdown, bgp.hold_down, bgp.max_hold_down].map(|time| time.as_secs());
-    assert_eq!((bgp.asn, times, bgp.backup_med), (65_101, [5, 10, 300], 1_000));
+    let times =
+        [bgp.graceful_shutdown, bgp.hold_down, bgp.max_hold_down, bgp.hold_down_half_life, bgp.max_stall];
+    assert_eq!(times.map(|time| time.as_secs()), [5, 10, 300, 120, 3]);
+    assert_eq!((bgp.asn, bgp.backup_med, bgp.graceful_shutdown_prepend), (65_101, 1_000, 0));
     assert!(bgp.listen.is_empty());
     let peer = &bgp.peers[0];
     assert_eq!((&*peer.name, peer.asn, peer.port), ("192.0.2.0", 65_000, 179));
@@ -73,7 +75,8 @@ fn what_is_absent_has_the_documented_values() {
 #[test]
 fn values_arrive() {
     let bgp = "[bgp]\nasn = 4200000000\nlisten = [\"192.0.2.1:179\"]\ngraceful_shutdown = \"0s\"\nhold_down = \"1s\"\n\
-               max_hold_down = \"2s\"\nbackup_med = 7\n[[bgp.peers]]\naddress = \"192.0.2.0\"\nasn = 65000\nname = \"tor\"\n\
+               max_hold_down = \"2s\"\nhold_down_half_life = \"1s\"\nmax_stall = \"500ms\"\n\
+               graceful_shutdown_prepend = 16\nbackup_med = 7\n[[bgp.peers]]\naddress = \"192.0.2.0\"\nasn = 65000\nname = \"tor\"\n\
                machines = [\"lb1\"]\nport = 1179\npassword_file = \"k\"\nhops = 1\npassive = true\nsource = \"192.0.2.1\"\n\
                families = [\"ipv6\", \"ipv4\"]\nnext_hop4 = \"192.0.2.9\"\nnext_hop6 = \"2001:db8::9\"\n\
                hold_time = \"9s\"\nmax_retry = \"2s\"\nmax_prefixes = 5\nbfd = { interval = \"50ms\", multiplier = 5 }\n\
@@ -89,6 +92,8 @@ fn values_arrive() {
     assert_eq!(warnings.to_string(), "");
     let bgp = config.bgp().unwrap();
     assert_eq!((bgp.asn, bgp.backup_med, bgp.listen.len()), (4_200_000_000, 7, 1));
+    assert_eq!((bgp.hold_down_half_life.as_secs(), bgp.max_stall.as_millis()), (1, 500));
+    assert_eq!(bgp.graceful_shutdown_prepend, 16);
     let names =
         |machine| bgp.peers_of(machine).map(|peer| &peer.name).map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!((names("lb1"), names("lb2")), (vec!["tor".to_owned()], vec!["2001:db8::3".to_owned()]));

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::total::are_sound;
 use super::{EXAMPLE, parsed};
 
-/// Parses the text and checks the form of its problems.
+/// Parses the text and checks that its problems are well-formed.
 fn is_total(text: &str) {
     match parsed(text) {
         Ok((_, warnings)) => are_sound(&warnings, text, false),
@@ -14,7 +14,7 @@ fn is_total(text: &str) {
     }
 }
 
-/// Fragments of the example file. Random combinations of them are almost valid files.
+/// Fragments of the example file, which can be combined into almost valid files.
 const PIECES: &[&str] = &[
     "\n",
     "=",

@@ -1,4 +1,4 @@
-//! Tests of the keys of each kind of health check.
+//! Tests of the configuration keys for each kind of health check.
 
 use super::checks::refused;
 
@@ -167,7 +167,7 @@ fn tls_keys_are_checked() {
             &[(
                 "https.ca_file",
                 "cannot use \"etc/none.pem\" (no such file)",
-                "name a file with certificates in PEM, at most 1 MiB",
+                "specify a PEM certificate file of at most 1 MiB",
             )],
         ),
         (
@@ -175,7 +175,7 @@ fn tls_keys_are_checked() {
             &[(
                 "https.ca_file",
                 "cannot use \"/dev/null\" (it is not a regular file)",
-                "name a file with certificates in PEM, at most 1 MiB",
+                "specify a PEM certificate file of at most 1 MiB",
             )],
         ),
         (

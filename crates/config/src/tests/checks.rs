@@ -11,7 +11,7 @@ use crate::{Check, CheckKind, DnsRecord, HttpCheck, Severity, Transport, Via};
 
 const VIP: &str = "[vip.v]\naddresses = [\"203.0.113.1\"]\nservices = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\n";
 
-/// Returns the check `c` with the given keys. The only backend of the configuration uses it.
+/// Returns the check `c` with the given keys, which the only backend of the configuration uses.
 fn the_check(body: &str) -> Check {
     let text = format!(
         "[check.c]\n{body}\n[pool.p]\nchecks = [\"c\"]\nbackends = [{{ name = \"b1\", address = \"198.18.0.1\" }}]\n{VIP}"
@@ -25,8 +25,8 @@ fn the_check(body: &str) -> Check {
 /// The keys of a check and the expected problems: field, message and help.
 pub(super) type Refused<'a> = (&'a str, &'a [(&'a str, &'a str, &'a str)]);
 
-/// Compares the problems of a check for each row. The check is appended to [`BASE`] after line 12,
-/// and the pool uses it.
+/// Compares the problems for each case. The check is appended to [`BASE`] after line 12, and the
+/// pool uses this check.
 pub(super) fn refused(rows: &[Refused<'_>]) {
     for (body, expected) in rows {
         let text = BASE.replace("encapsulation = \"t\"", "encapsulation = \"t\"\nchecks = [\"c\"]");

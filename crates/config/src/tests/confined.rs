@@ -9,7 +9,7 @@ use super::files::Folder;
 use super::{BASE, printed};
 use crate::{SecretName, parse_confined, read_secret};
 
-/// Returns the problems of a configuration that a client sends.
+/// Returns the problems in a configuration that was sent by a client.
 fn refusals(folder: &Folder, text: &str) -> Vec<String> {
     let credentials = folder.0.join("credentials");
     let secrets = |name: &SecretName| read_secret(name, &|_| Some(credentials.clone().into()));
@@ -102,7 +102,7 @@ fn a_refusal_says_nothing_of_what_a_file_holds() {
         let first = first.get_or_insert_with(|| found.clone());
         assert_eq!(*first, found, "the messages do not depend on the content: {canary:?}");
     }
-    // A message may reveal that a file does not exist or that other users can read it.
+    // Messages may reveal that a file does not exist, or that other users can read it.
     fs::set_permissions(folder.0.join("etc/note"), fs::Permissions::from_mode(0o644)).unwrap();
     assert!(
         refusals(&folder, &text("note", "tls/c.pem", "tls/k.pem"))[0].contains("can be read by other users")

@@ -136,8 +136,8 @@ proptest! {
         let text: String = next.iter().enumerate().map(|(number, next)| {
             pool(&format!("p{number}"), &next.map(|next| format!("fallback = {{ pool = \"p{next}\" }}")).unwrap_or_default())
         }).collect();
-        // A pool is part of a cycle if its fallbacks lead back to it. Each cycle is counted once,
-        // at the pool with the lowest number in the cycle.
+        // A pool is part of a cycle if the chain of its fallbacks leads back to the pool. Each
+        // cycle is counted once, at the pool with the lowest number in the cycle.
         let follow = |start: usize| std::iter::successors(next[start], |at| next[*at]).take(8);
         let rings = (0..8).filter(|&start| {
             let ring: Vec<usize> = follow(start).collect();
@@ -190,7 +190,7 @@ fn keys_without_effect_are_warned_of() {
         found.len() == 6 && found[5].1.contains("pool.lone: pool \"lone\" is not used by any VIP"),
         "{found:#?}"
     );
-    // A fallback has an effect in a pool that is itself a fallback.
+    // The key `fallback` also has an effect in a pool that is itself a fallback.
     let found = warnings("fallback = { pool = \"middle\" }");
     assert!(found.iter().all(|(_, words)| !words.contains("pool.middle")), "{found:#?}");
 }

@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -125,6 +127,11 @@ fn a_file_that_cannot_be_a_configuration_is_refused_in_words() {
     let pipe = folder.0.join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
     assert_eq!(of(&pipe), "it is a pipe, not a file", "opening the pipe would block");
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(b"a = 1\n\n# \xff").unwrap();
+    drop(writer);
+    let open = PathBuf::from(format!("/dev/fd/{}", reader.as_raw_fd()));
+    assert_eq!(of(&open), "line 3 is not UTF-8", "a pipe from the shell must be read");
     assert_eq!(of(&folder.0.join("none")), "no such file");
     assert_eq!(of(&folder.write("a", b"a = 1\n\n# \xff", 0o644)), "line 3 is not UTF-8");
     assert_eq!(of(Path::new("/dev/zero")), "the file is larger than 16 MiB");

@@ -1,4 +1,4 @@
-//! Tests of the keys `allow`, `deny` and `limits` of a VIP, and of the files that they name.
+//! Tests of the keys `allow`, `deny` and `limits` of a VIP, and of the files that they refer to.
 
 use std::fs;
 use std::net::IpAddr;
@@ -317,8 +317,8 @@ fn confined_configuration_reads_lists_of_its_folder() {
         let problem = put(bad).unwrap_err();
         assert!(problem.contains("is outside the configuration's folder"), "{problem}");
         assert!(!problem.contains("198.18"), "{problem}");
-        // Without a client, any file is allowed, because only the owner of the configuration can
-        // change it.
+        // If the configuration is not sent by a client, any file is allowed, because only its owner
+        // can change the configuration.
         assert!(parse(&text(bad), &file, &|_| Ok(KEY.to_owned())).is_ok(), "{bad}");
     }
     let above = put("../secret").unwrap_err();

@@ -236,7 +236,7 @@ fn digest_depends_on_key_and_cas_without_showing_them() {
 }
 
 /// Parses a configuration with this `include` list as if a client had sent it. Returns the problems
-/// if it is rejected.
+/// if the configuration is rejected.
 fn put(folder: &Folder, names: &str) -> Result<(), Vec<String>> {
     let text = format!("include = [{names}]\n{BASE}");
     let file = folder.0.join("etc/a.toml");
@@ -282,8 +282,8 @@ fn confined_configuration_includes_its_folder_only() {
     }
     let absent = put(&folder, "\"absent.toml\"").unwrap_err();
     assert!(absent[0].contains("no such file"), "{absent:?}");
-    // Without a client, any file may be included, because only the owner of the configuration can
-    // change it.
+    // If the configuration is not sent by a client, any file may be included, because only its
+    // owner can change the configuration.
     fs::write(folder.0.join("etc/a.toml"), format!("include = [\"../etcetera/y.toml\"]\n{BASE}")).unwrap();
     load_with(&folder.0.join("etc/a.toml"), &|_| Ok(KEY.to_owned())).unwrap();
 }
@@ -347,8 +347,7 @@ fn follow(tree: &[Vec<usize>], at: usize, path: &mut Vec<usize>, order: &mut Vec
     ring
 }
 
-/// Returns `true` if a cycle can be reached from the first file. Computed from the transitive
-/// closure.
+/// Computes from the transitive closure whether a cycle can be reached from the first file.
 fn has_ring(tree: &[Vec<usize>]) -> bool {
     let mut reach: BTreeSet<(usize, usize)> =
         tree.iter().enumerate().flat_map(|(at, next)| next.iter().map(move |next| (at, *next))).collect();

@@ -1,4 +1,4 @@
-//! Tests of the key `kv` of a pool: its values, and the settings that cannot be combined with it.
+//! Tests of the table `kv` of a pool: its values, and the settings that cannot be combined with it.
 
 use super::{all, all_printed, parsed, printed, with_pools};
 use std::time::Duration;

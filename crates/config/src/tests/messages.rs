@@ -23,7 +23,8 @@ const SNAPSHOTS: [(&str, &str); 2] = [
     ("sections.txt", include_str!("messages/sections.txt")),
 ];
 
-/// Appends the missing sections. The case comes first, so that its line numbers are correct.
+/// Appends the missing sections. The sections are added after `case`, so that the line numbers of
+/// `case` do not change.
 fn complete(case: &str) -> String {
     let has = |header: &str| {
         let dropped = format!("# without {header}");
@@ -64,7 +65,8 @@ fn messages_are_as_in_the_snapshots() {
     assert!(count >= 60, "{count}");
 }
 
-/// No message shows a secret, even if it is the value of a wrong key or next to another error.
+/// No message contains a secret, even if the secret is the value of a wrong key or next to another
+/// error.
 #[test]
 fn reports_show_no_secrets() {
     let secret = "c4nary-9f8e";

@@ -13,7 +13,7 @@ fn whole() -> String {
     with_pools(&format!("{POOL}{GROUP}{REMOTE}{VIP}{GROUPED}"))
 }
 
-/// Compares field, message and help of all problems after one change.
+/// Applies one change and compares field, message and help of all problems.
 fn expect(from: &str, to: &str, expected: &[(&str, &str, &str)]) {
     let text = whole();
     assert_eq!(text.matches(from).count(), 1, "{from}");

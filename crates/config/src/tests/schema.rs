@@ -9,7 +9,7 @@ use toml::Value;
 use super::{EXAMPLE, known_keys, parsed};
 use crate::schema;
 
-/// Validates a value. Supports the keywords of JSON Schema that the schema uses.
+/// Validates a value against a JSON schema. Supports only the keywords that the schema uses.
 fn takes(schema: &Json, value: &Json) -> bool {
     let holds = |(word, said): (&String, &Json)| match word.as_str() {
         "$schema" | "title" | "description" | "default" | "x-restart" => true,
@@ -54,7 +54,7 @@ fn json(value: &Value) -> Json {
     serde_json::to_value(value).unwrap()
 }
 
-/// Returns the example with all commented-out keys that can be combined.
+/// Returns the example with those commented-out keys enabled that can be combined.
 fn example() -> Value {
     let is_key = |rest: &&str| rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '[');
     let mut text = String::new();
@@ -72,7 +72,7 @@ fn example() -> Value {
     Value::Table(text.parse().unwrap())
 }
 
-/// A key or index on the path to a value of the example.
+/// A key or index in the path to a value in the example.
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Key(String),
@@ -243,7 +243,7 @@ fn schema_describes_every_key() {
 }
 
 /// Adds the paths of all keys. Tables with user-defined names (`pool.*`) are skipped, because only
-/// the table that contains them (`pool`) is described.
+/// the table that contains these tables (`pool`) is described.
 fn described(schema: &Json, path: &mut Vec<String>, known: &mut BTreeSet<Vec<String>>) {
     let variants = schema["anyOf"].as_array().map_or_else(|| vec![schema], |all| all.iter().collect());
     for variant in variants {

@@ -1,4 +1,4 @@
-//! Tests of encapsulations, of VIPs, and of conflicts between sections.
+//! Tests of encapsulations, VIPs, and conflicts between sections.
 
 use super::{BASE, all, check, parsed, printed, with_pools};
 use crate::Severity;

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::{Row, all_printed, check, parsed, printed};
 use crate::{Config, Problems, Severity};
 
-/// Returns a configuration with one machine per element of `machines`, followed by `rest`. The
-/// elements are the shards of the machines.
+/// Returns a configuration with one machine per element of `machines`, followed by `rest`. Each
+/// element is the shard of one machine.
 fn text(machines: &[Option<&str>], rest: &str) -> String {
     let mut text = "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n".to_owned();
     for (number, shard) in machines.iter().enumerate() {
@@ -199,9 +199,9 @@ proptest! {
         let refused = read(&text(&[None, Some("a"), Some("b")], &rest));
         let refused = refused.map_or_else(|errors| errors, |(_, warnings)| warnings);
         let refused = refused.iter().any(|problem| problem.severity == Severity::Error);
-        // Each VIP and each pool is on the machines of its shard, or on all machines. The
-        // configuration must be rejected if a VIP or pool uses a pool that is missing on one of its
-        // machines.
+        // Each VIP and each pool exists on the machines of its shard, or on all machines. The
+        // configuration must be rejected if a VIP or pool uses a pool that does not exist on all of
+        // these machines.
         let here = |own: usize, machine: usize| own == 0 || own == machine;
         let missing = (0..3).any(|machine| {
             let vips = vips.iter().any(|(own, pool)| here(*own, machine) && !here(shards[*pool], machine));

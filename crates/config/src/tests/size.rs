@@ -1,4 +1,4 @@
-//! Tests with a configuration as large as in a large cluster.
+//! Tests with the configuration of a large cluster.
 
 use std::fs;
 
@@ -45,7 +45,7 @@ fn a_large_cluster_is_read() {
     assert!(config.pools().iter().all(|pool| pool.members.len() == 100));
 }
 
-/// Returns a configuration with one pool, and a table size that is sufficient for it.
+/// Returns a configuration with one pool and a table size that is sufficient for this pool.
 fn one_pool(backends: usize) -> String {
     let head = "hash_key_file = \"k\"\n";
     cluster(1, 1, backends).replacen(head, &format!("{head}table_size = 16777213\n"), 1)

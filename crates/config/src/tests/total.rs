@@ -1,11 +1,11 @@
-//! Checks properties that the problems of any text must have.
+//! Checks properties that the reported problems must have for any configuration text.
 //!
 //! The fuzz target in `tests/fuzz` includes this file too.
 
 use super::{Problems, Severity};
 
 /// Checks that a rejected text has an error and an accepted text has none. Positions must be inside
-/// the text and in order, and each message must have one line.
+/// the text and in ascending order, and each message must be a single line.
 pub(super) fn are_sound(problems: &Problems, text: &str, is_refused: bool) {
     let lines = text.split('\n').count();
     assert_eq!(problems.iter().any(|problem| problem.severity == Severity::Error), is_refused);

@@ -14,8 +14,8 @@ use super::admin::CERTIFICATE;
 use super::files::Folder;
 use crate::load;
 
-/// Returns `length` characters from `signs`, each combined with [`MASK`] by XOR. The memory of this
-/// process then contains only the masked text.
+/// Returns `length` characters from `signs`, each XORed with [`MASK`], so that the memory of this
+/// process contains only the masked text.
 fn masked(signs: &[u8], length: usize) -> Vec<u8> {
     (0..length).map(|at| signs[(at * at + 5 * at + length) % signs.len()] ^ MASK).collect()
 }
@@ -42,7 +42,7 @@ fn found_in_memory(masked: &[u8]) -> usize {
     let mut count = 0;
     for (from, to) in ranges {
         for at in (from..to).step_by(bytes.len()) {
-            // Reading fails if another thread has unmapped the memory. The memory is then treated
+            // If another thread has unmapped the memory, reading fails, and the memory is treated
             // as zeros.
             let most = bytes.len().min(usize::try_from(to - at).unwrap());
             let length = memory.read_at(&mut bytes[..most], at).unwrap_or(0);
@@ -55,7 +55,7 @@ fn found_in_memory(masked: &[u8]) -> usize {
     count
 }
 
-/// The test runs in a separate process, because other tests change memory during the search.
+/// The test runs in a separate process, because other tests would change memory during the search.
 #[test]
 fn a_configuration_that_is_gone_leaves_no_text_of_its_secrets() {
     if std::env::var_os(ALONE).is_none() {

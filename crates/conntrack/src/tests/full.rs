@@ -1,5 +1,5 @@
-//! Property tests of small, full tables. The tests decode entries from memory as the layout is
-//! documented, and check which entries an insert evicts.
+//! Property tests of small, full tables. The tests decode entries from memory according to the
+//! documented layout, and check which entries an insert evicts.
 
 use proptest::prelude::*;
 
@@ -174,7 +174,7 @@ proptest! {
         let mut table = FlowTable::new(&Config { capacity, timeouts: timeouts() }).unwrap();
         let buckets = table.buckets() as u64;
         let (mut now, mut asked, mut inserts, mut answers) = (start, 0, 0, vec![(0, 0); 80]);
-        // An insert adapts the timeouts first.
+        // An insert adjusts the timeouts first.
         let mut shortened = 32;
         for (step, op) in (0u32..).zip(ops) {
             match op {

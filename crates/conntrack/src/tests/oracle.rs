@@ -1,4 +1,4 @@
-//! A simple model of the documented rules. A table that is never full must agree with the model.
+//! A simple model of the documented rules, with which a table that is never full must agree.
 
 use proptest::prelude::*;
 
@@ -123,7 +123,7 @@ impl Oracle {
 #[derive(Clone, Debug)]
 enum Op {
     Lookup(usize, Signal),
-    /// Sends data of the flow in this number of ticks.
+    /// Sends data of the given flow in the given number of ticks.
     Talk(usize, u64),
     Insert(usize, u32, u32, Signal),
     Reassign(usize, u32),

@@ -1,5 +1,5 @@
-//! Tests of flows in previous tables. The expected results are in maps with the entries of each
-//! thread.
+//! Tests of flows in previous tables. Maps with the entries of each thread contain the expected
+//! results.
 
 use std::collections::{HashMap, HashSet};
 
@@ -42,7 +42,7 @@ fn handed_on(previous: &PreviousTables, buckets: usize, now: Tick) -> PreviousTa
 
 proptest! {
     /// After packets to up to three threads and a pause, lookups return exactly the flows in the
-    /// map. The same holds after an export to the next process.
+    /// map. The same must hold after an export to the next process.
     #[test]
     fn each_live_flow_of_each_thread_is_found_and_no_other(
         packets in prop::collection::vec((0u64..60, signals(), 0u32..3, 0usize..3, 0u32..40), 0..300),
@@ -72,8 +72,8 @@ proptest! {
 
     /// One thread adopts flows and another one purges flows while walks run in steps of any size. A
     /// listing shows the live flows that were neither adopted nor purged. A purged flow is never
-    /// found again. It is counted once, unless it was adopted. The next process receives the
-    /// remaining flows.
+    /// found again. A purged flow is counted once, unless it was adopted. The next process receives
+    /// the remaining flows.
     #[test]
     fn walks_show_what_no_thread_has_adopted_and_purge_it_for_all(
         flows in prop::collection::vec((0u64..90, 0u32..3, 0usize..3), 0..200),

@@ -47,7 +47,7 @@ fn expected(table: &FlowTable, hash: u64, now: u32) -> Option<usize> {
         return Some(free);
     }
     let waiting = places.iter().enumerate().filter(|(_, entry)| entry[15] & 8 != 0);
-    // The first of several entries of equal age is chosen.
+    // If several entries have the same age, the first of these entries is chosen.
     let (place, _) = waiting.rev().max_by_key(|(_, entry)| age(entry, now).0)?;
     (table.len() > table.capacity() / 8 * 7).then_some(place)
 }
@@ -62,8 +62,8 @@ proptest! {
         for (flow, signal, passed, is_known) in packets {
             now += if passed > 20 { (passed - 20) * 8 } else { passed / 10 };
             let (hash, signal) = (hash(flow), signals[signal]);
-            // The test keeps flows off probation below half of the table. Timeouts would shrink
-            // above half.
+            // The test keeps fewer than half of the entries off probation, because timeouts would
+            // shrink otherwise.
             if is_known && table.kept < 6 {
                 let _ = table.lookup(hash, signal, tick(now));
                 continue;

@@ -211,7 +211,7 @@ impl Announcer {
         self.tell_changes(&statuses);
         self.statuses = statuses;
         self.say();
-        let faulty = seen.forwarder_fault.is_some();
+        let faulty = seen.fault.as_ref().is_some_and(|fault| fault.withdraws(self.plan.times));
         if faulty && !self.faulty {
             self.end_those_not_told();
         }
@@ -314,11 +314,6 @@ impl Announcer {
         self.listening.observe(&refused, self.now);
     }
 
-    fn shown(&self) -> BTreeSet<Arc<str>> {
-        let announced = self.statuses.iter().filter(|(_, status)| **status == VipStatus::Announced);
-        announced.map(|(name, _)| Arc::clone(name)).collect()
-    }
-
     /// Returns a warning for each peer without a BGP session. A router without a session sends no
     /// traffic to this machine.
     fn silent_peers(&self) -> impl Iterator<Item = String> {
@@ -333,7 +328,7 @@ impl Announcer {
     }
 
     pub(crate) fn desired(&self) -> Desired {
-        self.plan.desired(&self.shown(), self.stage, &self.retiring)
+        self.plan.desired(&self.statuses, self.stage, &self.retiring)
     }
 
     fn say(&self) {
@@ -355,10 +350,21 @@ impl Announcer {
             return;
         }
         for (vip, status) in next {
-            let was = self.statuses.get(vip) == Some(&VipStatus::Announced);
+            let before = self.statuses.get(vip);
+            let was = matches!(before, Some(VipStatus::Announced | VipStatus::Marked(_)));
             match status {
                 // log: The routes of a VIP are announced to the routers. No action is needed.
                 VipStatus::Announced if !was => tracing::info!(change = "vip", %vip, "VIP announced"),
+                // log: The stall of the forwarder has ended, and the routes of a VIP are announced
+                // without the graceful-shutdown community again.
+                VipStatus::Announced if before != Some(&VipStatus::Announced) => {
+                    tracing::info!(change = "vip", %vip, "VIP no longer marked")
+                }
+                // log: The forwarder is stalled, so routers prefer other machines for the VIP. The
+                // routes are withdrawn if the stall lasts for `bgp.max_stall`. See `why`.
+                VipStatus::Marked(why) if before == Some(&VipStatus::Announced) => {
+                    tracing::warn!(change = "vip", %vip, %why, "VIP marked for graceful shutdown")
+                }
                 // log: The routes of a VIP are withdrawn for the reason in `why`. Check `sluicegate
                 // bgp status` and the backends of the VIP.
                 VipStatus::Withdrawn(why) if was => {

@@ -1,14 +1,18 @@
 //! Decides which VIPs are announced. The code has no I/O and takes the time as an argument.
 //!
 //! A VIP *qualifies* while it meets the conditions for an announcement. A VIP that no longer
-//! qualifies is withdrawn immediately. A withdrawn VIP is announced again after it has qualified
-//! without interruption for the hold-down time, with at least `return_serving` backends for each
-//! service. Each withdrawal doubles the hold-down. When a VIP has stayed announced for the maximum
-//! hold-down, the hold-down is reset. The first announcement has no hold-down.
+//! qualifies is withdrawn immediately, with one exception: while a stall of the forwarder is short,
+//! an announced VIP stays announced with the graceful-shutdown community. Routers then prefer other
+//! machines, but keep the routes if all machines stall.
 //!
-//! A fault of the forwarder is treated as a withdrawal of every VIP. Drains, and withdrawals
-//! shortly after a reload, do not start a hold-down, so the affected VIPs are announced again as
-//! soon as they qualify. Invariant: a VIP that does not qualify is not announced.
+//! A withdrawn VIP is announced again after it has qualified for the hold-down time, with at least
+//! `return_serving` backends for each service. Each cause of withdrawals has its own hold-down
+//! (`damping`). The first announcement has no hold-down. Drains, stalls of the forwarder and
+//! withdrawals shortly after a reload start no hold-down, so the affected VIPs are announced again
+//! as soon as they qualify. Invariant: a VIP that does not qualify is not announced without the
+//! graceful-shutdown community.
+
+mod damping;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,6 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use packet::Family;
+
+use damping::Damping;
 
 /// The conditions for announcing a VIP, or one address family of a VIP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,13 +48,17 @@ pub struct Rules {
     pub heard: bool,
 }
 
-/// The hold-down times.
+/// The times of hold-downs and stalls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// The hold-down after the first withdrawal.
     pub hold_down: Duration,
     /// The maximum hold-down, regardless of the number of withdrawals of the VIP.
     pub longest: Duration,
+    /// The time in which the penalty of earlier withdrawals halves.
+    pub half_life: Duration,
+    /// The duration of a stall after which VIPs are withdrawn.
+    pub max_stall: Duration,
 }
 
 /// The stage of a drain of this machine.
@@ -67,12 +77,29 @@ pub enum Stage {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// The fault of the forwarder, or `None` if the forwarder is healthy.
-    pub forwarder_fault: Option<String>,
+    pub fault: Option<Fault>,
     /// `true` once every check had its first result, or the time limit for first results has
     /// passed.
     pub set_up: bool,
     /// The services of each VIP, by VIP name.
     pub services: BTreeMap<String, Vec<ServiceSeen>>,
+}
+
+/// A fault of the forwarder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fault {
+    /// The description of the fault.
+    pub why: String,
+    /// How long the forwarder has been stalled, if it may continue at any time. `None` if the
+    /// forwarder certainly cannot forward packets, for example because the XDP program is missing.
+    pub stalled: Option<Duration>,
+}
+
+impl Fault {
+    /// Returns `true` if VIPs must be withdrawn because of the fault.
+    pub(super) fn withdraws(&self, times: Times) -> bool {
+        self.stalled.is_none_or(|stalled| stalled >= times.max_stall)
+    }
 }
 
 /// The observed state of one service.
@@ -94,6 +121,8 @@ pub struct ServiceSeen {
 pub enum VipStatus {
     /// The routes are announced.
     Announced,
+    /// The routes are announced with the graceful-shutdown community, and the value is the reason.
+    Marked(Why),
     /// The VIP qualifies, but the hold-down has not passed yet. The value is the remaining time.
     HeldDown(Duration),
     /// The VIP does not qualify, and the value is the reason.
@@ -139,6 +168,13 @@ impl fmt::Display for Why {
     }
 }
 
+/// A cause of withdrawals. Each cause has its own penalty and hold-down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Backends,
+    Forwarder,
+}
+
 /// The announcement history of all VIPs, from which hold-downs are computed.
 #[derive(Clone, Debug, Default)]
 pub struct Decider {
@@ -146,6 +182,8 @@ pub struct Decider {
     /// The time until which withdrawals are attributed to the last reload and do not start a
     /// hold-down.
     reloaded_until: Duration,
+    /// The time of the last decision.
+    decided: Option<Duration>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -153,12 +191,10 @@ struct Memory {
     announced: bool,
     /// The time of the last announcement or withdrawal.
     since: Duration,
-    /// The time since which the withdrawn VIP meets the conditions for an announcement again.
-    qualifies: Option<Duration>,
-    /// The current hold-down. The value is `None` if the VIP was never withdrawn, or has since been
-    /// announced long enough to reset the hold-down.
-    wait: Option<Duration>,
+    /// The penalties and hold-downs, indexed by [`Cause`].
+    damping: [Damping; 2],
     withdrawals: u64,
+    not_announced: Duration,
 }
 
 impl Decider {
@@ -178,22 +214,14 @@ impl Decider {
     ) -> BTreeMap<Arc<str>, VipStatus> {
         self.vips.retain(|name, _| rules.contains_key(name));
         let is_flap = now >= self.reloaded_until;
+        let passed = now.saturating_sub(self.decided.replace(now).unwrap_or(now));
         let mut statuses = BTreeMap::new();
         for (name, rules) in rules {
             let memory = self.vips.entry(Arc::clone(name)).or_default();
-            let wanted = if memory.wait.is_some() && !memory.announced {
-                rules.return_serving
-            } else {
-                rules.min_serving
-            };
-            let status = match qualifies(rules, wanted, seen) {
-                Ok(()) => memory.well(times, now),
-                Err(why) => {
-                    memory.ill(times, is_flap || matches!(why, Why::Forwarder(_)), now);
-                    VipStatus::Withdrawn(why)
-                }
-            };
-            statuses.insert(Arc::clone(name), status);
+            if rules.announced && !memory.announced {
+                memory.not_announced += passed;
+            }
+            statuses.insert(Arc::clone(name), memory.decide(rules, times, seen, (now, is_flap)));
         }
         statuses
     }
@@ -203,6 +231,15 @@ impl Decider {
         if let Some(memory) = self.vips.get(from).filter(|_| !self.vips.contains_key(name)).cloned() {
             self.vips.insert(Arc::clone(name), memory);
         }
+    }
+
+    /// Deletes all penalties and hold-downs of a VIP, for all of its address families. The VIP is
+    /// announced as soon as it qualifies.
+    pub fn clear(&mut self, vip: &str) {
+        // The names of VIPs contain no spaces, and a name may be followed by an address family.
+        let is_meant = |name: &str| name.split(' ').next() == Some(vip);
+        let of_vip = self.vips.iter_mut().filter(|(name, _)| is_meant(name));
+        of_vip.for_each(|(_, memory)| memory.damping = Default::default());
     }
 
     /// Returns the number of times that the VIP was withdrawn.
@@ -216,55 +253,90 @@ impl Decider {
     pub fn since(&self, vip: &str) -> Duration {
         self.vips.get(vip).map_or(Duration::ZERO, |memory| memory.since)
     }
+
+    /// Returns the total time for which the VIP was not announced.
+    #[must_use]
+    pub fn not_announced(&self, vip: &str) -> Duration {
+        self.vips.get(vip).map_or(Duration::ZERO, |memory| memory.not_announced)
+    }
 }
 
 impl Memory {
-    fn well(&mut self, times: Times, now: Duration) -> VipStatus {
-        if self.announced {
-            if now.saturating_sub(self.since) >= times.longest {
-                self.wait = None;
+    fn decide(
+        &mut self,
+        rules: &Rules,
+        times: Times,
+        seen: &Seen,
+        (now, is_flap): (Duration, bool),
+    ) -> VipStatus {
+        let returns = !self.announced && self.of(Cause::Backends).is_held();
+        let wanted = if returns { rules.return_serving } else { rules.min_serving };
+        let served = is_served(rules, wanted, seen);
+        self.of(Cause::Backends).observe(served.is_ok(), now);
+        let is_certain = seen.fault.as_ref().is_some_and(|fault| fault.stalled.is_none());
+        self.of(Cause::Forwarder).observe(!is_certain, now);
+        match (qualifies(rules, times, seen, served), &seen.fault) {
+            (Ok(()), None) => self.well(now),
+            (Ok(()), Some(stall)) if self.announced => VipStatus::Marked(Why::Forwarder(stall.why.clone())),
+            (Ok(()), Some(stall)) => VipStatus::Withdrawn(Why::Forwarder(stall.why.clone())),
+            (Err(why), _) => {
+                let cause = match &why {
+                    Why::Forwarder(_) if is_certain => Some(Cause::Forwarder),
+                    Why::TooFew { .. } if is_flap => Some(Cause::Backends),
+                    _ => None,
+                };
+                if self.announced {
+                    (self.announced, self.since) = (false, now);
+                    self.withdrawals += u64::from(is_flap || matches!(why, Why::Forwarder(_)));
+                    cause.into_iter().for_each(|cause| self.of(cause).withdrawn(times, now));
+                }
+                VipStatus::Withdrawn(why)
             }
+        }
+    }
+
+    fn of(&mut self, cause: Cause) -> &mut Damping {
+        let [backends, forwarder] = &mut self.damping;
+        match cause {
+            Cause::Backends => backends,
+            Cause::Forwarder => forwarder,
+        }
+    }
+
+    fn well(&mut self, now: Duration) -> VipStatus {
+        if self.announced {
             return VipStatus::Announced;
         }
-        let since = *self.qualifies.get_or_insert(now);
-        let left = self.wait.unwrap_or_default().saturating_sub(now.saturating_sub(since));
+        let left = self.damping.iter().map(|damping| damping.left(now)).max().unwrap_or_default();
         if !left.is_zero() {
             return VipStatus::HeldDown(left);
         }
-        (self.announced, self.since, self.qualifies) = (true, now, None);
+        self.damping.iter_mut().for_each(Damping::announced);
+        (self.announced, self.since) = (true, now);
         VipStatus::Announced
-    }
-
-    fn ill(&mut self, times: Times, is_flap: bool, now: Duration) {
-        self.qualifies = None;
-        if !self.announced {
-            return;
-        }
-        if !is_flap {
-            (self.announced, self.since, self.wait) = (false, now, None);
-            return;
-        }
-        let stayed = now.saturating_sub(self.since) >= times.longest;
-        let next = self.wait.filter(|_| !stayed).map_or(times.hold_down, |wait| wait.saturating_mul(2));
-        self.wait = Some(next.clamp(times.hold_down, times.longest.max(times.hold_down)));
-        (self.announced, self.since) = (false, now);
-        self.withdrawals += 1;
     }
 }
 
-fn qualifies(rules: &Rules, wanted: usize, seen: &Seen) -> Result<(), Why> {
+/// Returns the reason why a VIP does not qualify. A short stall of the forwarder is not a reason.
+/// `served` is the result of [`is_served`].
+fn qualifies(rules: &Rules, times: Times, seen: &Seen, served: Result<(), Why>) -> Result<(), Why> {
     if !rules.announced {
         return Err(Why::NotWanted);
     }
     if !rules.heard {
         return Err(Why::NoPeer);
     }
-    if let Some(fault) = &seen.forwarder_fault {
-        return Err(Why::Forwarder(fault.clone()));
+    if let Some(fault) = seen.fault.as_ref().filter(|fault| fault.withdraws(times)) {
+        return Err(Why::Forwarder(fault.why.clone()));
     }
     if !seen.set_up {
         return Err(Why::Starting);
     }
+    served
+}
+
+/// Returns the reason if a service of the VIP has too few backends.
+fn is_served(rules: &Rules, wanted: usize, seen: &Seen) -> Result<(), Why> {
     let services = seen.services.get(&*rules.vip).into_iter().flatten();
     let is_meant = |service: &&ServiceSeen| {
         service.family.is_none() || rules.family.is_none() || service.family == rules.family

@@ -161,8 +161,8 @@ pub(super) fn changed(speaker: &Speaker, change: &BfdChange) {
     let BfdChange { name, from, to, diagnostic, .. } = change;
     let status = speaker.status();
     let peer = status.values().find(|peer| peer.address.to_string() == *name);
-    // A router ends BFD when its BGP session ends, and the end of the BGP session was logged
-    // already.
+    // A router closes its BFD session when its BGP session ends, and the end of the BGP session was
+    // logged already.
     let is_up = peer.is_some_and(|peer| peer.state == State::Established);
     let peer = peer.map_or(name, |peer| &peer.name);
     if change.is_loss() {

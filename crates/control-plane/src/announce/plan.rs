@@ -13,7 +13,7 @@ use std::time::Duration;
 use bgp::bfd::BfdConfig;
 use bgp::{Attributes, Connect, Desired, GracefulRestart, PeerConfig, Prefix, Routes};
 
-use super::decision::{Rules, Stage, Times};
+use super::decision::{Rules, Stage, Times, VipStatus};
 use compile::{Views, by_family};
 use config::{Announce, Bgp, BgpPeer, Config, Machine, Vip};
 use packet::Family;
@@ -26,7 +26,7 @@ pub struct Plan {
     /// The announcement rules of every VIP that the machine serves. The key is the name of the VIP,
     /// or name and address family (`www IPv6`) if backends are checked through the VIP.
     pub rules: BTreeMap<Arc<str>, Rules>,
-    /// The hold-down times.
+    /// The times of hold-downs and stalls.
     pub times: Times,
     /// The time for which routes carry the graceful-shutdown community during a drain.
     pub graceful_shutdown: Duration,
@@ -67,6 +67,8 @@ pub struct Route {
     pub peers: Vec<String>,
     /// The BGP attributes of the route.
     pub attributes: Arc<Attributes>,
+    /// The BGP attributes with the graceful-shutdown community.
+    pub marked: Arc<Attributes>,
 }
 
 impl Plan {
@@ -79,7 +81,7 @@ impl Plan {
         let listen: Vec<SocketAddr> = bgp.listen.iter().filter(here).copied().collect();
         let identity = machine.router_id().filter(|_| !peers.is_empty());
         let mut plan = Self {
-            times: Times { hold_down: bgp.hold_down, longest: bgp.max_hold_down },
+            times: times(bgp),
             graceful_shutdown: bgp.graceful_shutdown,
             identity: identity.map(|router_id| Identity { asn: bgp.asn, router_id }),
             bfd: peers.iter().filter_map(|peer| Some((peer.address, watched(peer)?))).collect(),
@@ -93,7 +95,7 @@ impl Plan {
             let apart = vip.services.iter().any(|service| by_family(&views, vip, service).len() > 1);
             let families = if apart { vec![Some(Family::V4), Some(Family::V6)] } else { vec![None] };
             for family in families {
-                plan.enter(vip, family, backup, bgp.backup_med);
+                plan.enter(vip, family, backup, bgp);
             }
         }
         plan.forget_the_unheard();
@@ -101,7 +103,7 @@ impl Plan {
     }
 
     /// Adds the rules and routes of a VIP, or of one address family of the VIP.
-    fn enter(&mut self, vip: &Vip, family: Option<Family>, backup: bool, backup_med: u32) {
+    fn enter(&mut self, vip: &Vip, family: Option<Family>, backup: bool, bgp: &Bgp) {
         let name = label(&vip.name, family);
         let mut rules = Rules { vip: Arc::clone(&vip.name), family, ..Rules::default() };
         let Some(says) = &vip.announce else {
@@ -110,7 +112,8 @@ impl Plan {
         };
         (rules.announced, rules.backup, rules.remotes) = (true, backup, says.remotes);
         (rules.min_serving, rules.return_serving) = (says.min_serving as usize, says.return_serving as usize);
-        let attributes = Arc::new(attributes(says, backup, backup_med));
+        let attributes = Arc::new(attributes(says, backup, bgp));
+        let marked = Arc::new(Attributes::clone(&attributes).graceful_shutdown());
         let is_meant = |prefix: &config::Prefix| family.is_none_or(|own| Family::of(prefix.address()) == own);
         for prefix in vip.routes().into_iter().filter(is_meant) {
             // `config` has checked the prefix length in the same way, so `new` does not fail.
@@ -120,7 +123,7 @@ impl Plan {
             let receivers = self.peers.iter().filter(|peer| peer.families.contains(&prefix.family()));
             route.peers = receivers.map(|peer| peer.name.clone()).filter(|name| says.is_for(name)).collect();
             rules.heard |= !route.peers.is_empty();
-            route.attributes = Arc::clone(&attributes);
+            (route.attributes, route.marked) = (Arc::clone(&attributes), Arc::clone(&marked));
         }
         self.rules.insert(name, rules);
     }
@@ -133,28 +136,53 @@ impl Plan {
         self.rules.retain(|_, rules| rules.heard || rules.family.is_none() || !heard.contains(&rules.vip));
     }
 
-    /// Returns the routes to announce to each peer, if the VIPs in `shown` are announced. The
-    /// routes in `without` are left out.
+    /// Returns the routes to announce to each peer, for these announcement statuses. The routes in
+    /// `without` are left out. A route has the graceful-shutdown community during a drain, and
+    /// while none of its VIPs is announced without this community.
     ///
     /// # Cost
     /// Linear in the number of routes times the number of peers.
     #[must_use]
-    pub fn desired(&self, shown: &BTreeSet<Arc<str>>, stage: Stage, without: &BTreeSet<Prefix>) -> Desired {
+    pub fn desired(
+        &self,
+        statuses: &BTreeMap<Arc<str>, VipStatus>,
+        stage: Stage,
+        without: &BTreeSet<Prefix>,
+    ) -> Desired {
         let mut tables: BTreeMap<&str, Routes> =
             self.peers.iter().map(|peer| (peer.name.as_str(), Routes::new())).collect();
-        let up = |route: &Route| route.vips.iter().any(|vip| shown.contains(vip));
-        let routes = self.routes.iter().filter(|(prefix, route)| up(route) && !without.contains(prefix));
-        for (prefix, route) in routes.filter(|_| stage != Stage::Left) {
+        for (prefix, route) in self.routes.iter().filter(|(prefix, _)| !without.contains(prefix)) {
+            let mut vips = route.vips.iter().filter_map(|vip| statuses.get(vip));
+            let attributes = if vips.clone().any(|status| *status == VipStatus::Announced) {
+                &route.attributes
+            } else if vips.any(|status| matches!(status, VipStatus::Marked(_))) {
+                &route.marked
+            } else {
+                continue;
+            };
+            let attributes = match stage {
+                Stage::Serving => attributes,
+                Stage::Leaving => &route.marked,
+                Stage::Left => continue,
+            };
             for peer in &route.peers {
                 let table = tables.entry(peer).or_default();
                 // The insertion does not fail, because `config` ensures that all communities fit
                 // into a BGP update.
-                _ = table.insert(*prefix, Arc::clone(&route.attributes));
+                _ = table.insert(*prefix, Arc::clone(attributes));
             }
         }
         let tables = tables.into_iter().map(|(name, table)| (name.to_owned(), Arc::new(table)));
-        let desired = Desired { everyone: Arc::default(), peers: tables.collect() };
-        if stage == Stage::Leaving { desired.graceful_shutdown() } else { desired }
+        Desired { everyone: Arc::default(), peers: tables.collect() }
+    }
+}
+
+fn times(bgp: &Bgp) -> Times {
+    Times {
+        hold_down: bgp.hold_down,
+        longest: bgp.max_hold_down,
+        half_life: bgp.hold_down_half_life,
+        max_stall: bgp.max_stall,
     }
 }
 
@@ -164,11 +192,11 @@ fn is_backup(says: &Announce, machine: &Machine) -> bool {
 
 /// Returns the BGP attributes of a VIP's routes. If the VIP has backup machines, all machines set a
 /// MED, because routers differ in how they rank routes without a MED.
-fn attributes(says: &Announce, backup: bool, backup_med: u32) -> Attributes {
+fn attributes(says: &Announce, backup: bool, bgp: &Bgp) -> Attributes {
     let own = &says.attributes;
     let med = own.med.or_else(|| (!says.backups.is_empty()).then_some(0));
-    let med = if backup { med.map(|med| med.saturating_add(backup_med)) } else { med };
-    Attributes { med, ..own.clone() }
+    let med = if backup { med.map(|med| med.saturating_add(bgp.backup_med)) } else { med };
+    Attributes { med, shutdown_prepend: bgp.graceful_shutdown_prepend, ..own.clone() }
 }
 
 fn session(peer: &BgpPeer, bgp: &Bgp, listens: bool) -> PeerConfig {

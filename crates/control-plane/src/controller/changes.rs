@@ -36,7 +36,7 @@ pub struct Changes {
 /// One of two compared configurations, with its compiled index.
 #[derive(Clone, Copy, Debug)]
 pub struct Side<'a> {
-    /// The configuration.
+    /// The configuration to compare.
     pub config: &'a Config,
     /// The index of the configuration, compiled for one machine.
     pub index: &'a Index,
@@ -286,7 +286,7 @@ fn one_pool(changes: &mut Changes, old: &Pool, new: &Pool) {
 fn one_member(changes: &mut Changes, pool: &Pool, what: &str, old: &Member, new: &Member) {
     let keys = |member: &Member| {
         Keys::of("", member).filter(|path| match path {
-            // `uses` reports changes of these two keys for many backends in one sentence.
+            // `uses` reports changes to these two keys for many backends in one sentence.
             "checks" | "encapsulation" => false,
             "address" => old.leaf == pool.name,
             _ => true,
@@ -368,6 +368,6 @@ pub fn moved_tables(old: &Index, new: &Index) -> Vec<MovedTable> {
 
 /// The maximum number of prefixes that are reported one by one.
 const NAMED_PREFIXES: usize = 16;
-/// The keys of a VIP for which other functions generate the sentences.
+/// The keys of a VIP whose changes are described by other functions.
 const NAMED_APART: [&str; 8] =
     ["addresses", "allow", "announce", "deny", "group", "remote_pools", "services", "suffixes"];

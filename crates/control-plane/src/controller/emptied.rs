@@ -1,4 +1,4 @@
-//! Finds the memberships of keyed pools whose servers must be flushed before they receive requests
+//! Finds the members of keyed pools whose servers must be flushed before they receive requests
 //! again, and the ports to flush.
 //!
 //! The result contains the members of pools with `rejoin = "flush"`, and the members of pools that
@@ -15,14 +15,14 @@ use compile::{PoolView, SlotKey, Views, own_weight};
 /// The interval between flush attempts and the timeout of each attempt.
 type Pace = (Duration, Duration);
 
-/// The flush settings of a membership.
+/// The flush settings of a pool member.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Emptied {
     /// The ports of the server to which `flush_all` is sent.
     pub(super) ports: BTreeSet<u16>,
-    /// The keyed pools that send memcached keys to the membership.
+    /// The keyed pools that send memcached keys to the pool member.
     pub(super) keyed: BTreeSet<Arc<str>>,
-    /// One entry for each pool that contains the membership, with its weight in that pool and its
+    /// One entry for each pool that contains the pool member, with its weight in that pool and its
     /// weight in the leaf pool.
     pub(super) weights: BTreeSet<(u32, u32)>,
     /// The interval and timeout of flush attempts, taken from the check with the shortest interval.
@@ -36,7 +36,7 @@ impl Emptied {
     }
 }
 
-/// Returns the memberships that the keyed pools of `vips` flush, with their flush settings.
+/// Returns the pool members that the keyed pools of `vips` flush, with their flush settings.
 pub(super) fn emptied<'a>(
     views: &Views<'_>,
     vips: impl Iterator<Item = &'a Vip>,
@@ -76,6 +76,6 @@ fn members(views: &Views<'_>, view: &PoolView) -> Vec<(SlotKey, (u32, u32), Opti
     pool.members.iter().map(member).collect()
 }
 
-/// The interval and timeout of flush attempts for a membership without checks. The values are the
+/// The interval and timeout of flush attempts for a pool member without checks. The values are the
 /// defaults of checks.
 const UNCHECKED: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(500));

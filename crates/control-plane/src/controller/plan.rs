@@ -1,6 +1,6 @@
-//! Computes the health check targets of each membership from the configuration.
+//! Computes the health check targets of each pool member from the configuration.
 //!
-//! If several memberships need the same target, it is checked once (Maglev paper §2.2). The crate
+//! If several pool members need the same target, it is checked once (Maglev paper §2.2). The crate
 //! `health` runs the checks. This module also applies `max_down`, which limits how many backends of
 //! a pool failing checks may take down.
 
@@ -14,7 +14,7 @@ use compile::{Index, PoolView, RuntimeState, SlotKey, Views, VipFamily, chain, o
 use config::{Config, Machine, Member, Via, Vip};
 use health::{HealthState, ProxiedTargetKey, TargetKey, Watched};
 
-/// The health check targets of all memberships that the VIPs of a machine use.
+/// The health check targets of all pool members that a machine's VIPs use.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
     by_membership: HashMap<SlotKey, Vec<TargetKey>>,
@@ -23,9 +23,9 @@ pub(super) struct Plan {
     vips: HashMap<Arc<str>, Vec<Arc<str>>>,
     /// The pools with a `max_down` limit.
     bounded: BTreeMap<PoolView, Bounded>,
-    /// The pools with a `max_down` limit that contain a membership, by membership.
+    /// For each pool member, the pools with a `max_down` limit that contain this member.
     bounds: HashMap<SlotKey, Vec<PoolView>>,
-    /// The memberships whose servers must be flushed after they were unavailable.
+    /// The pool members whose servers must be flushed after they were unavailable.
     emptied: HashMap<SlotKey, Emptied>,
 }
 
@@ -104,12 +104,12 @@ impl Plan {
         }
     }
 
-    /// Returns the memberships whose health state depends on a target.
+    /// Returns the pool members whose health state depends on a target.
     pub(super) fn memberships_of(&self, target: &TargetKey) -> &[SlotKey] {
         self.by_target.get(target).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the health check targets of a membership.
+    /// Returns the health check targets of a pool member.
     pub(super) fn targets_of(&self, key: &SlotKey) -> &[TargetKey] {
         self.by_membership.get(key).map_or(&[], Vec::as_slice)
     }
@@ -119,7 +119,7 @@ impl Plan {
         self.vips.get(pool).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the memberships whose servers must be flushed before they receive requests again,
+    /// Returns the pool members whose servers must be flushed before they receive requests again,
     /// with their flush settings.
     pub(super) fn emptied(&self) -> &HashMap<SlotKey, Emptied> {
         &self.emptied
@@ -130,12 +130,12 @@ impl Plan {
         pools.iter().flat_map(|pool| self.vips_of(pool)).any(|name| **name == *vip)
     }
 
-    /// Returns the memberships that have at least one check.
+    /// Returns the pool members that have at least one check.
     pub(super) fn checked(&self) -> impl Iterator<Item = &SlotKey> {
         self.by_membership.keys()
     }
 
-    /// Computes the health states of the memberships in `keys`. If a membership belongs to a pool
+    /// Computes the health states of the pool members in `keys`. If one of them belongs to a pool
     /// with `max_down`, the result includes all other members of the pool, because the limit may no
     /// longer keep them up.
     pub(super) fn judge_with_others<'a>(
@@ -152,7 +152,7 @@ impl Plan {
         self.judge(all.into_iter(), results, before)
     }
 
-    /// Computes the health states of the memberships in `keys`. A membership that is up stays up
+    /// Computes the health states of the pool members in `keys`. A pool member that is up stays up
     /// while one of its pools has more failing members than `max_down` allows.
     pub(super) fn judge<'a>(
         &self,
@@ -191,7 +191,7 @@ impl Plan {
         pool.keys.iter().filter(fails).count()
     }
 
-    /// Computes the health state of a membership. If one check fails, the membership is down.
+    /// Computes the health state of a pool member. If one check fails, the pool member is down.
     /// Otherwise, the previous state applies while a check has no result.
     fn health(
         &self,

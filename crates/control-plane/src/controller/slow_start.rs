@@ -1,4 +1,4 @@
-//! Slow start: the weight of a recovered membership increases in four steps over the `slow_start`
+//! Slow start: the weight of a recovered pool member increases in four steps over the `slow_start`
 //! time of its pool.
 //!
 //! The number of steps is small, so tables change rarely and each step moves few flows.
@@ -8,29 +8,29 @@ use std::time::Duration;
 
 use compile::SlotKey;
 
-/// The memberships in slow start.
+/// The pool members in slow start.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SlowStart {
     since: HashMap<SlotKey, (Duration, Duration)>,
-    /// `true` once all memberships have had a first check result. Only memberships that come up
+    /// `true` once all pool members have had a first check result. Only pool members that come up
     /// after this time go through slow start.
     pub(super) settled: bool,
 }
 
 impl SlowStart {
-    /// Starts the slow start of a membership at `now`. `over` is the duration of the slow start.
+    /// Starts the slow start of a pool member at `now`. `over` is the duration of the slow start.
     pub(super) fn begin(&mut self, key: SlotKey, now: Duration, over: Duration) {
         if !over.is_zero() {
             self.since.insert(key, (now, over));
         }
     }
 
-    /// Removes the memberships for which `serves` returns `false`.
+    /// Removes the pool members for which `serves` returns `false`.
     pub(super) fn retain(&mut self, serves: impl Fn(&SlotKey) -> bool) {
         self.since.retain(|key, _| serves(key));
     }
 
-    /// Returns the weight of each membership in slow start, in quarters of its full weight (1 to
+    /// Returns the weight of each pool member in slow start, in quarters of its full weight (1 to
     /// 3). Memberships that have completed slow start are removed.
     pub(super) fn quarters(&mut self, now: Duration) -> HashMap<SlotKey, u8> {
         let quarter = |(since, over): &(Duration, Duration)| {
@@ -38,7 +38,7 @@ impl SlowStart {
             u8::try_from((passed * 4 / over.as_nanos().max(1)).min(4)).unwrap_or(4)
         };
         self.since.retain(|_, ramp| quarter(ramp) < 4);
-        // Slow start begins with a quarter of the membership's weight and ends with the full
+        // Slow start begins with a quarter of the pool member's weight and ends with the full
         // weight.
         self.since.iter().map(|(key, ramp)| (key.clone(), quarter(ramp).max(1))).collect()
     }

@@ -1,4 +1,4 @@
-//! Computes the digest of the shared configuration of a cluster's machines, which is SHA-256 over
+//! Computes the digest of the configuration that a cluster's machines share, which is SHA-256 over
 //! canonical JSON.
 //!
 //! The sections `[machine]`, `[bgp]`, `[io]`, `[log]` and `[admin]` are not included, because

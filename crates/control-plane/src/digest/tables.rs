@@ -2,7 +2,7 @@
 //! and the backends that are not in service.
 //!
 //! Services and backends are identified by name, backends with weight 0 are omitted, and all table
-//! entries are included. Machines with equal digests therefore have the same tables in memory.
+//! entries are included. Machines with identical digests therefore have the same tables in memory.
 //! Connection tables are not included, because each machine has its own.
 //!
 //! Invariant: slot numbers, service numbers, generation numbers and ranks do not affect the digest,
@@ -24,7 +24,7 @@ use config::Config;
 
 type Sum = [u8; 32];
 
-/// Cached digests of the last snapshot and of its tables.
+/// Cached digests of the last snapshot and its tables.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     last: Option<(Weak<Snapshot>, Sum)>,
@@ -64,7 +64,7 @@ impl Tables {
         sum.finalize().into()
     }
 
-    /// Returns the digest of the pool's table and of the backends that are skipped because they are
+    /// Returns the digest of the pool's table and the backends that are skipped because they are
     /// not in service. The pool name is not included.
     fn pool(&mut self, snapshot: &Snapshot, pool: &PoolTable) -> Sum {
         let mut sum = Sha256::new_with_prefix(b"pool\0");
@@ -113,8 +113,8 @@ fn of_service(
     sum.finalize().into()
 }
 
-/// Adds the name of the key hash function, and for each pool the digests of the assignment of keys
-/// to backends.
+/// Adds the name of the key hash function, and the digests of each pool's assignment of keys to
+/// backends.
 fn add_places_of_keys(sum: &mut Sha256, snapshot: &Snapshot, service: &Service) {
     let Some(keyed) = service.keyed.as_deref() else { return };
     add(sum, [keyed.rules.hash.name().as_bytes()]);

@@ -1,9 +1,9 @@
 //! Watches the directories of the configuration files with inotify, if `cluster.watch` is set.
 //!
 //! Directories are watched because a rename over a file, a new file that matches an `include`, and
-//! a changed symbolic link are all changes of a directory. A change is reported after 1 s without
-//! further changes, and at most 10 s after the first change. The file content is not compared,
-//! because a reload with unchanged content has no effect.
+//! a changed symbolic link all modify a directory. A change is reported after 1 s without further
+//! changes, and at most 10 s after the first change. The file content is not compared, because a
+//! reload with unchanged content has no effect.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

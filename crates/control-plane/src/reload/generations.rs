@@ -22,7 +22,7 @@ use crate::refused::Refused;
 /// A stored generation.
 #[derive(Debug)]
 pub struct Kept {
-    /// The number of the generation.
+    /// The generation number.
     pub generation: u64,
     /// The time at which the generation became active.
     pub at: SystemTime,
@@ -32,7 +32,7 @@ pub struct Kept {
     pub by: Option<String>,
     /// The configuration, as it was read from files or the API.
     pub config: Arc<Config>,
-    /// The warnings of the configuration.
+    /// The warnings about the configuration.
     pub warnings: Problems,
 }
 
@@ -43,8 +43,8 @@ impl Kept {
         self.config.sources().iter().map(Source::bytes).sum()
     }
 
-    /// Returns the approximate memory use in bytes. The members of nested pools are included,
-    /// because a short text can expand to millions of members.
+    /// Returns the approximate memory use in bytes. This includes the members of expanded nested
+    /// pools, because a short configuration can expand to millions of members.
     fn weight(&self) -> u64 {
         self.bytes() + (self.config.members().count() * size_of::<Member>()) as u64
     }

@@ -41,7 +41,7 @@ pub fn guard(in_force: &Config, next: &Config, machine: &str) -> Result<(), Refu
 }
 
 fn moved(in_force: &Config, next: &Config, machine: &str) -> Result<Vec<MovedTable>, CompileError> {
-    // Both configurations share a compiler, so tables with equal content are built only once.
+    // Both configurations share a compiler, so identical tables are built only once.
     let mut compiler = Compiler::default();
     let (from, to) = (compiler.compile_file(in_force, machine)?, compiler.compile_file(next, machine)?);
     Ok(moved_tables(&from.index, &to.index))
@@ -56,8 +56,8 @@ mod tests {
 
     use super::*;
 
-    /// Creates a configuration with the setting `limit`. The configuration has one pool for each
-    /// entry of `pools`, which is the number of its backends.
+    /// Creates a configuration with the setting `limit`. Each entry of `pools` adds a pool with
+    /// that number of backends.
     fn config(limit: &str, pools: &[usize]) -> Config {
         let mut text = format!(
             "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\ntable_size = 1009\n{limit}[machine.lb1]\n\
@@ -89,7 +89,7 @@ mod tests {
         // Pool `p1` loses one of its ten backends, so about a tenth of its table slots move.
         assert_eq!(refused(limit, &[10, 10], &[9, 10]), None);
         // Pool `p0` loses one of its two backends, so half of its table slots move. The moved slots
-        // are only a twentieth of the slots of all tables.
+        // are only a twentieth of all table slots.
         let said =
             refused(limit, &[2, 10, 10, 10, 10, 10, 10, 10, 10, 10], &[1, 10, 10, 10, 10, 10, 10, 10, 10, 9]);
         let said = said.unwrap();

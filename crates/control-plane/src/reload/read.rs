@@ -65,7 +65,7 @@ async fn next_hops(new: &[IpAddr]) -> NextHops {
     next_hop::look_up(new, PATIENCE).await.unwrap_or_else(|error| {
         // log: The next hops of new backends could not be looked up. Packets to them may be dropped
         // until the next attempt. If this message repeats, check `ip route get` for a backend.
-        tracing::warn!(%error, "next hop lookup failed");
+        tracing::warn!(%error, "next hops of new backends not found");
         NextHops::new()
     })
 }

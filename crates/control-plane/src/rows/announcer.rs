@@ -1,17 +1,16 @@
-//! API rows for BGP peers and for the announcement state of VIPs.
+//! API rows for BGP peers, and totals of sessions and announcements.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bgp::bfd::BfdStatus;
-use bgp::{Attributes, Desired, PeerStatus, State};
+use bgp::{PeerStatus, State};
 
 use crate::announce::Announcer;
-use crate::announce::{Route, Rules, ServiceSeen, Stage, VipStatus, Why};
+use crate::announce::{ServiceSeen, Stage};
 use admin::view::{
-    AnnouncedVip, AnnouncementState, BfdState, BfdView, BgpPeerRow, BgpTotals, BgpView, DownView, DrainStage,
-    Family, RouteRow, ServiceRow, SessionState, VipRow,
+    AnnouncementState, BfdState, BfdView, BgpPeerRow, BgpTotals, BgpView, DownView, DrainStage, Family,
+    ServiceRow, SessionState, VipRow,
 };
 
 impl Announcer {
@@ -24,21 +23,26 @@ impl Announcer {
             router_id: identity.map(|identity| identity.router_id),
             stage: stage_shown(self.stage),
             peers: self.peer_rows(),
-            vips: self.vip_rows(),
+            vips: self.announced_vips(),
             warnings: self.warnings(),
         }
     }
 
-    /// Returns how many peers have a session and how many VIPs are announced, or `None` if no peers
-    /// are configured.
+    /// Returns how many peers have a session and how many VIPs are announced for all their address
+    /// families, or `None` if no peers are configured.
     #[must_use]
     pub fn totals(&self) -> Option<BgpTotals> {
         let status = self.running.as_ref()?.speaker.status();
+        let rows = self.announced_vips();
+        let mut vips = BTreeMap::<&str, bool>::new();
+        for row in rows.iter().filter(|row| row.state != AnnouncementState::NotConfigured) {
+            *vips.entry(&row.vip).or_insert(true) &= row.state == AnnouncementState::Announced;
+        }
         Some(BgpTotals {
             peers: status.len(),
             established: status.values().filter(|peer| peer.state == State::Established).count(),
-            vips: self.vip_rows().iter().filter(|row| row.state != AnnouncementState::NotConfigured).count(),
-            announced: self.vip_rows().iter().filter(|row| row.state == AnnouncementState::Announced).count(),
+            vips: vips.len(),
+            announced: vips.values().filter(|announced| **announced).count(),
         })
     }
 
@@ -64,94 +68,6 @@ impl Announcer {
         };
         running.speaker.status().values().map(row).collect()
     }
-
-    fn vip_rows(&self) -> Vec<AnnouncedVip> {
-        let mut desired = self.desired();
-        let status = self.running.as_ref().map(|running| running.speaker.status()).unwrap_or_default();
-        desired.peers.retain(|name, _| status.get(name).is_some_and(|peer| peer.state == State::Established));
-        let mut rows: Vec<AnnouncedVip> = Vec::new();
-        for (name, rules) in &self.plan.rules {
-            let row = self.vip_row(name, rules, &desired);
-            match rows.last_mut().filter(|last| last.vip == row.vip) {
-                Some(other) => *other = joined(other, row),
-                None => rows.push(row),
-            }
-        }
-        rows
-    }
-
-    fn vip_row(&self, vip: &Arc<str>, rules: &Rules, desired: &Desired) -> AnnouncedVip {
-        let routes = self.route_rows(vip, desired);
-        let unknown = VipStatus::Withdrawn(Why::Unknown);
-        let status = self.statuses.get(vip).unwrap_or(&unknown);
-        let (state, why) = self.state_of(status, &routes);
-        let why = match (why, rules.family) {
-            (Some(why), Some(family)) => Some(format!("{family}: {why}")),
-            (why, _) => why,
-        };
-        let since = self.decider.since(vip);
-        let left = match status {
-            VipStatus::HeldDown(left) => Some(left.as_secs_f64()),
-            _ => None,
-        };
-        AnnouncedVip {
-            vip: rules.vip.to_string(),
-            state,
-            why,
-            returns_in_seconds: left,
-            since_seconds: (!since.is_zero()).then(|| self.now.saturating_sub(since).as_secs_f64()),
-            withdrawals: self.decider.withdrawals(vip),
-            backup: rules.backup,
-            routes,
-        }
-    }
-
-    /// Returns the announcement state of a VIP, with the reason if the VIP is not announced.
-    fn state_of(&self, status: &VipStatus, routes: &[RouteRow]) -> (AnnouncementState, Option<String>) {
-        match status {
-            VipStatus::Withdrawn(why @ Why::NotWanted) => {
-                (AnnouncementState::NotConfigured, Some(why.to_string()))
-            }
-            VipStatus::Withdrawn(why) => (AnnouncementState::Withdrawn, Some(why.to_string())),
-            VipStatus::HeldDown(left) => (AnnouncementState::HeldDown, Some(held(*left))),
-            VipStatus::Announced if self.stage == Stage::Left => {
-                (AnnouncementState::Draining, Some("this machine is draining".to_owned()))
-            }
-            VipStatus::Announced if routes.iter().all(|route| route.peers.is_empty()) => (
-                AnnouncementState::NoSession,
-                Some("no router of this VIP has a BGP session with this machine".to_owned()),
-            ),
-            VipStatus::Announced => (AnnouncementState::Announced, None),
-        }
-    }
-
-    fn route_rows(&self, vip: &Arc<str>, desired: &Desired) -> Vec<RouteRow> {
-        let routes = self.plan.routes.iter().filter(|(_, route)| route.vips.contains(vip));
-        let row = |(prefix, route): (&bgp::Prefix, &Route)| {
-            let sent: BTreeMap<&String, &Arc<Attributes>> =
-                desired.peers.iter().filter_map(|(peer, table)| Some((peer, table.get(*prefix)?))).collect();
-            let attributes = sent.values().next().map_or(&route.attributes, |attributes| attributes);
-            RouteRow {
-                prefix: prefix.to_string(),
-                peers: sent.keys().map(ToString::to_string).collect(),
-                med: attributes.med,
-                communities: communities(attributes),
-            }
-        };
-        routes.map(row).collect()
-    }
-}
-
-/// Merges the rows of the two address families of a VIP. If one family is not announced, its state
-/// and reason are shown.
-fn joined(one: &AnnouncedVip, other: AnnouncedVip) -> AnnouncedVip {
-    let is_well = |row: &AnnouncedVip| row.state == AnnouncementState::Announced;
-    let (shown, well) = if is_well(one) { (other, one.clone()) } else { (one.clone(), other) };
-    AnnouncedVip {
-        withdrawals: shown.withdrawals + well.withdrawals,
-        routes: shown.routes.into_iter().chain(well.routes).collect(),
-        ..shown
-    }
 }
 
 /// Converts VIP rows to the service states from which [`Seen`](crate::announce::Seen) is built.
@@ -174,7 +90,7 @@ pub fn services_seen(rows: &[VipRow]) -> BTreeMap<String, Vec<ServiceSeen>> {
     rows.iter().map(|row| (row.name.clone(), row.services.iter().flat_map(of_row).collect())).collect()
 }
 
-fn packet_family(family: Family) -> packet::Family {
+pub(super) fn packet_family(family: Family) -> packet::Family {
     match family {
         Family::Ipv4 => packet::Family::V4,
         Family::Ipv6 => packet::Family::V6,
@@ -191,16 +107,6 @@ pub fn stage_shown(stage: Stage) -> DrainStage {
     }
 }
 
-fn held(left: Duration) -> String {
-    format!("flap damping, announced again in {:.0} s", left.as_secs_f64().ceil())
-}
-
-fn communities(attributes: &Attributes) -> Vec<String> {
-    let standard = attributes.communities.iter().map(|one| format!("{}:{}", one.0, one.1));
-    let large = attributes.large_communities.iter().map(|one| format!("{}:{}:{}", one.0, one.1, one.2));
-    standard.chain(large).collect()
-}
-
 fn peer_row(peer: &PeerStatus, bfd: Option<BfdView>) -> BgpPeerRow {
     let counts = &peer.counts;
     BgpPeerRow {
@@ -215,6 +121,7 @@ fn peer_row(peer: &PeerStatus, bfd: Option<BfdView>) -> BgpPeerRow {
         last_error_seconds: peer.last_error.as_ref().map(|(_, at)| ago(*at)),
         last_end: peer.last_end.as_ref().map(|(why, _)| why.clone()),
         last_end_seconds: peer.last_end.as_ref().map(|(_, at)| ago(*at)),
+        refused: peer.negotiated.iter().flat_map(|agreed| &agreed.refused).map(ToString::to_string).collect(),
         hold_seconds: peer.negotiated.as_ref().map(|agreed| agreed.hold.as_secs_f64()),
         announced_v4: counts.announced_v4,
         announced_v6: counts.announced_v6,

@@ -9,7 +9,7 @@ use forwarder::Snapshot;
 use crate::digest::{Digests, TABLE_ALGORITHM, hex};
 
 impl Digests {
-    /// Returns the digests of the configuration and of the snapshot, for `machine`.
+    /// Returns the digests of the configuration and the snapshot, for `machine`.
     ///
     /// # Cost
     /// Negligible while configuration and snapshot are unchanged. After a change, all members are

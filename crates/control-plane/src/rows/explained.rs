@@ -7,7 +7,7 @@ use forwarder::{
 };
 use packet::Encapsulation;
 
-/// Converts the slot and service numbers of an explanation to names. `snapshot` may be newer than
+/// Converts the slot and service numbers in an explanation to names. `snapshot` may be newer than
 /// the snapshot of the explanation, because slot and service numbers keep their meaning across
 /// snapshots.
 #[must_use]
@@ -57,7 +57,7 @@ fn pool_of(service: &Service, route: Option<u32>) -> &PoolTable {
     routed.unwrap_or(&service.pool)
 }
 
-/// Returns the number of entries of the table or ring with which the backend was chosen.
+/// Returns the number of entries in the table or ring with which the backend was chosen.
 fn size_of_asked(service: &Service, explanation: &Explanation) -> Option<u64> {
     let place = explanation.route.map_or(0, |route| route as usize + 1);
     match service.keyed.as_deref().and_then(|keyed| keyed.placements.get(place)) {

@@ -33,7 +33,7 @@ impl LogLevelOverrides {
         LogView { level, file_level, level_override: self.row(now) }
     }
 
-    /// Returns the row of the active override, if any.
+    /// Returns the row for the active override, if any.
     #[must_use]
     pub fn row(&self, now: Duration) -> Option<LogLevelOverrideRow> {
         self.level_override().map(|level_override| LogLevelOverrideRow {

@@ -41,7 +41,7 @@ impl Overrides {
         Ok((snapshot, change))
     }
 
-    /// Returns the rows of all active overrides.
+    /// Returns the rows for all active overrides.
     #[must_use]
     pub fn rows(&self, controller: &Controller, now: Duration) -> Vec<OverrideRow> {
         let row = |(key, says): (&OverrideKey, &Override)| {

@@ -1,4 +1,4 @@
-//! API rows for rejected requests and for problems of a configuration.
+//! API rows for rejected requests and for problems in a configuration.
 
 use admin::view::{self, ProblemView, Refusal, RefusalKind};
 use config::{Problem, Severity};
@@ -21,7 +21,7 @@ impl From<Refused> for Refusal {
     }
 }
 
-/// Returns the row of a configuration problem.
+/// Returns the row for a configuration problem.
 #[must_use]
 pub fn problem_row(problem: &Problem) -> ProblemView {
     let severity = match problem.severity {

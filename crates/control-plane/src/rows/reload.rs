@@ -61,7 +61,7 @@ pub fn texts(config: &Config) -> Vec<ConfigText> {
 }
 
 impl Generations {
-    /// Returns the row of the pending confirmation, if any. `now` is the time since the process
+    /// Returns the row for the pending confirmation, if any. `now` is the time since the process
     /// started.
     #[must_use]
     pub fn confirmation_row(&self, now: Duration) -> Option<ConfirmationRow> {
@@ -74,7 +74,7 @@ impl Generations {
         })
     }
 
-    /// Returns the rows of all stored generations, without their configuration texts.
+    /// Returns the rows for all stored generations, without their configuration texts.
     #[must_use]
     pub fn view(&self) -> HistoryView {
         HistoryView { generations: self.iter().map(|kept| self.row(kept)).collect() }

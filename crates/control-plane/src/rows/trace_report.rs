@@ -3,8 +3,8 @@
 //!
 //! A report consists of a line of JSON and a line with a message authentication code (MAC) in hex,
 //! at most [`REPORT_BYTES`] in total. Packet captures show reports as readable text. Receivers
-//! trust a report only if its MAC matches the key of the cluster. The binary `sluicegate` opens the
-//! sockets. Source: Maglev paper §4.4.
+//! trust a report only if its MAC was computed with the cluster's key. The binary `sluicegate`
+//! opens the sockets. Source: Maglev paper §4.4.
 
 use std::net::SocketAddr;
 
@@ -44,7 +44,7 @@ pub struct Report {
     pub protocol: u8,
     /// If the packet arrived in a tunnel, the kind of machine that sent it.
     pub opened: Option<Opened>,
-    /// What the machine did with the packet, and why.
+    /// The machine's decision about the packet, and the reason for the decision.
     #[serde(flatten)]
     pub explained: Explained,
 }
@@ -228,7 +228,7 @@ mod tests {
         );
         assert_eq!(
             say(Step::Maglev, Verdict::Reply, true),
-            format!("Maglev entry 17 of 101, previous backend unavailable -> {to} -> reply to the sender")
+            format!("Maglev entry 17 of 101 (previous backend unavailable) -> {to} -> replied to the sender")
         );
         assert_eq!(
             say(Step::Redirect, Verdict::Forward, false),

@@ -228,8 +228,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     // Promise: check-isolation
-    /// Only those backends serve an address that pass their direct checks and their checks through
-    /// this address.
+    /// An address is served only by the backends that pass their direct checks and their checks
+    /// through this address.
     #[test]
     fn address_is_served_if_direct_and_vip_checks_pass(findings in prop::collection::vec(finding(), 1..24)) {
         let mut bed = up(&(pool("web", 1, 3, "checks = [\"tcp\", \"vip\"]") + VIPS));

@@ -299,9 +299,12 @@ pub(crate) const ROWS: &[Row] = &[
     own(&[("bgp.asn", "65102")]),
     own(&[("bgp.listen", "['192.0.2.1:180']")]),
     own(&[("bgp.graceful_shutdown", "'6s'")]),
+    own(&[("bgp.graceful_shutdown_prepend", "1")]),
     own(&[("bgp.graceful_restart", "'30s'")]),
     own(&[("bgp.hold_down", "'11s'")]),
     own(&[("bgp.max_hold_down", "'6m'")]),
+    own(&[("bgp.hold_down_half_life", "'3m'")]),
+    own(&[("bgp.max_stall", "'4s'")]),
     own(&[("bgp.backup_med", "1001")]),
 ];
 

@@ -16,8 +16,8 @@ pub(super) struct Mapping {
     len: usize,
 }
 
-// SAFETY: a `Mapping` consists of an address and a length. The code that uses the mapping ensures
-// that no byte is accessed from two places at the same time.
+// SAFETY: a `Mapping` consists of an address and a length. The users of a `Mapping` ensure that no
+// two threads access the same byte at the same time.
 unsafe impl Send for Mapping {}
 // SAFETY: through a shared reference, a `Mapping` only returns its address and its length.
 unsafe impl Sync for Mapping {}
@@ -62,8 +62,8 @@ impl Drop for Mapping {
         // SAFETY: this value owns the mapping. Every value with a pointer into the mapping also
         // holds the `Mapping`.
         if let Err(error) = unsafe { munmap(self.base.as_ptr().cast(), self.len) } {
-            // log: Written at exit if the kernel refuses to unmap packet memory. No action is
-            // needed: the kernel frees the memory when the process ends.
+            // log: At exit, the kernel refused to unmap packet memory. No action is needed: the
+            // kernel frees the memory when the process ends.
             tracing::warn!(%error, "packet memory not unmapped");
         }
     }

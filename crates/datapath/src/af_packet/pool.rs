@@ -1,6 +1,6 @@
-//! The frame pools of packet threads with packet sockets. One memory area is cut into frames of
-//! equal size. A [`PacketFrame`] is the only handle to its bytes, because no two frames have the
-//! same number.
+//! Frame pools for packet threads that use packet sockets. One memory area is divided into frames
+//! of equal size. No two values of [`PacketFrame`] have the same index, so each value has exclusive
+//! access to the bytes of its frame.
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) struct Frames {
     memory: Arc<Mapping>,
     /// The size of a frame, in bytes.
     size: usize,
-    /// The number of frames in the pool of each thread.
+    /// The number of frames in each thread's pool.
     each: usize,
 }
 
@@ -43,9 +43,9 @@ impl Frames {
         // SAFETY: the first byte of the frame is inside the mapping, because the assertion above
         // checked its end.
         let first = unsafe { self.memory.base().add(end - self.size) };
-        // SAFETY: the `size` bytes are inside the mapping. They are initialized, because the kernel
-        // zeroed the memory. No two frames have the same number, so only `frame` gives access to
-        // these bytes, and `frame` stays borrowed as long as the returned slice exists.
+        // SAFETY: the `size` bytes are inside the mapping. The bytes are initialized, because the
+        // kernel zeroed the memory. No two frames have the same index, so only `frame` gives access
+        // to these bytes, and `frame` stays borrowed as long as the returned slice exists.
         unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), self.size) }
     }
 

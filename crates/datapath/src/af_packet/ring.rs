@@ -17,7 +17,7 @@ use libc::{
 
 use super::mapping::Mapping;
 
-/// The slots of a ring, which have equal size and are consecutive in memory.
+/// The slots of a ring, all of one size and consecutive in memory.
 #[derive(Debug)]
 struct Slots {
     /// Keeps the memory alive, because `first` points into it.
@@ -85,8 +85,8 @@ pub(super) struct Arrival<'a> {
     pub(super) bytes: &'a [u8],
     /// The VLAN tag that the kernel removed from the packet, in wire format.
     pub(super) tag: Option<[u8; 4]>,
-    /// `true` if the slot holds the complete packet and the packet was not merged from several
-    /// packets.
+    /// `true` if the slot holds one complete packet. `false` if the packet was truncated or is the
+    /// result of merging several packets.
     pub(super) is_whole: bool,
 }
 
@@ -172,7 +172,7 @@ impl TxRing {
     }
 
     /// Returns `true` if the kernel has not yet started to send the last frame in the ring. The
-    /// kernel processes slots in order, so it reaches the last frame only after all earlier frames.
+    /// kernel processes slots in order, so the last frame is sent after all others.
     pub(super) fn is_unsent(&self) -> bool {
         let last = self.0.next.checked_sub(1).unwrap_or(self.0.count - 1);
         self.0.status(last).load(Ordering::Acquire) & TP_STATUS_SEND_REQUEST != 0
@@ -187,7 +187,7 @@ pub(super) const TX_HEADER: usize = libc::TPACKET2_HDRLEN - size_of::<libc::sock
 /// The number of bytes between the start of a receive slot and the Ethernet header.
 pub(super) const RX_HEADER: usize = 66;
 const VLAN: u16 = 0x8100;
-/// A status bit that is set by Linux 5.14 and later. The `libc` crate does not define it yet.
+/// A status bit of Linux 5.14 and later that the `libc` crate does not define yet.
 const TP_STATUS_GSO_TCP: u32 = 1 << 8;
 
 #[cfg(test)]

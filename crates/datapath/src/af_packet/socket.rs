@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::mapping::Mapping;
 use super::ring::{RxRing, TxRing};
 
-/// The sizes of the rings and of their slots.
+/// The capacities of the rings and the size of a slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     /// The capacity of the receive ring in packets.
@@ -21,8 +21,8 @@ pub(super) struct Sizes {
     pub(super) slot: usize,
 }
 
-/// A fanout group: the kernel distributes the packets of an interface to the sockets of the group
-/// by flow hash.
+/// A fanout group: the kernel distributes an interface's packets to the sockets of the group by
+/// flow hash.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group(u16);
 
@@ -35,8 +35,8 @@ pub(super) struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Returns the error of the kernel, for example if CAP_NET_RAW is missing or memory for the
-    /// rings cannot be allocated.
+    /// Returns the kernel's error, for example if CAP_NET_RAW is missing or the rings cannot be
+    /// allocated.
     pub(super) fn new(sizes: Sizes) -> io::Result<Self> {
         // SAFETY: the call takes no pointer. With protocol 0 the socket receives no packets yet.
         let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -68,7 +68,7 @@ impl PacketSocket {
         })
     }
 
-    /// Starts receiving packets of an interface, restricted to those that pass the filter.
+    /// Starts receiving the packets of an interface that pass the filter.
     pub(super) fn bind(&self, interface: u32) -> io::Result<()> {
         let address = libc::sockaddr_ll {
             sll_family: family(),
@@ -89,7 +89,7 @@ impl PacketSocket {
     /// Joins the given fanout group. If `group` is `None`, creates a group for the interface.
     ///
     /// # Errors
-    /// Returns the error of the kernel, for example if the interface is down.
+    /// Returns the kernel's error, for example if the interface is down.
     pub(super) fn share(&self, group: Option<Group>) -> io::Result<Group> {
         let how = libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
         let wanted = match group {
@@ -104,7 +104,7 @@ impl PacketSocket {
     /// Makes the kernel send the frames in the transmit ring. If the kernel cannot send a frame
     /// now, the frame remains in the ring.
     pub(super) fn send(&self) -> io::Result<()> {
-        // SAFETY: the call passes a null pointer with length 0; the frames are in the ring.
+        // SAFETY: the call passes a null pointer with length 0, because the frames are in the ring.
         let sent = unsafe { libc::send(self.fd.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT) };
         if sent >= 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -139,7 +139,7 @@ fn family() -> u16 {
     u16::try_from(libc::AF_PACKET).unwrap_or_default()
 }
 
-/// Sets a socket option. `T` is the C type of the value.
+/// Sets a socket option. `T` must be the type that the kernel expects for this option.
 fn set<T: Copy>(fd: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
     let len = libc::socklen_t::try_from(size_of::<T>()).unwrap_or_default();
     // SAFETY: `value` has `len` bytes, and the call only reads them.

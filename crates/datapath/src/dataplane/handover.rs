@@ -6,8 +6,8 @@
 //! each group, and then [`DataPlane::keep`]. The binary implements the protocol between the
 //! processes.
 //!
-//! After a queue is released, it has no socket until the new process binds one. The queue that was
-//! bound first moves last, because libxdp closes this socket only together with the UMEM. Threads
+//! After a queue is released, it has no socket until the new process binds a new socket. The first
+//! bound queue moves last, because libxdp closes its socket only together with the UMEM. Threads
 //! move to the new process one by one. With I/O threads, or if a thread sends on the queue of
 //! another thread, all threads move together, so that two processes never use one connection table.
 
@@ -38,7 +38,7 @@ use crate::umem::Area;
 use crate::wake::Waker;
 use crate::xsk::{Place, XskDevice};
 
-/// A data plane of another process that this process takes over.
+/// A data plane that this process takes over from another process.
 #[derive(Debug)]
 pub struct TakenPlane<'a> {
     /// The properties of that data plane, as received from the other process.
@@ -57,29 +57,29 @@ pub struct PlaneFacts {
     flows_per_thread: usize,
     queues: Vec<u16>,
     packet_threads: u16,
-    /// The number of threads, including I/O threads. Old versions do not send this number. It is
-    /// then 0, and both processes must have equally many threads.
+    /// The number of threads, including I/O threads. The value is 0 if the old process runs a
+    /// version that does not send it. Both processes must then have the same number of threads.
     #[serde(default)]
     threads: u16,
-    /// The maximum number of queues for each interface, which is the size of the socket map of its
-    /// program.
+    /// The maximum number of queues for each interface, which is the size of the socket map in its
+    /// XDP program.
     #[serde(default)]
     most_queues: Vec<u32>,
     zero_copy: bool,
     max_vips: u32,
     no_socket: String,
     source_ports: RangeInclusive<u16>,
-    /// The capacities, in flows, of the tables from earlier processes. All threads look up unknown
-    /// flows in these tables. The transfer of these flows ends before the first queue moves.
+    /// The capacities, in flows, of the tables from earlier processes, in which all threads look up
+    /// unknown flows. The flows of these tables are transferred before the first queue moves.
     #[serde(default)]
     previous: Vec<usize>,
-    /// The time on CLOCK_MONOTONIC at which the clock of the threads starts, in nanoseconds.
+    /// The CLOCK_MONOTONIC time at which the clock of the threads starts, in nanoseconds.
     origin_nanos: u64,
     programs: Vec<SteerFacts>,
 }
 
 impl PlaneFacts {
-    /// Returns each setting that differs and therefore prevents a takeover.
+    /// Returns the settings whose difference prevents a takeover.
     fn obstacles(&self, interfaces: &[Interface], settings: &Settings, layout: &Layout) -> Vec<String> {
         let mut found = Vec::new();
         let mut differs = |what: &str, theirs: String, ours: String| {
@@ -113,8 +113,8 @@ impl PlaneFacts {
         found
     }
 
-    /// Returns `true` if the new data plane has the same threads, with connection tables of equal
-    /// size. Each new thread can then receive the table of the old thread with the same number.
+    /// Returns `true` if the new data plane has the same number of threads and the same connection
+    /// table size. Each new thread can then take over the table of the same old thread.
     fn has_threads_of(&self, settings: &Settings, layout: &Layout) -> bool {
         self.queues == layout.queues
             && self.packet_threads == layout.packet_threads()
@@ -342,7 +342,7 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Returns the connection table that receives the flows of a thread of the other process.
+    /// Returns the connection table that receives the flows of a thread in the other process.
     pub fn flows_of(&mut self, thread: ThreadId) -> Option<&mut FlowTable> {
         if let Some(gathered) = &mut self.handover.gathered {
             return gathered.table(thread);
@@ -362,7 +362,7 @@ impl DataPlane {
 
     /// Binds the queues of a released group and starts its threads. If the other process has a
     /// different number of threads, the queues are bound only after the last group was released. In
-    /// this case, a packet can arrive on any thread, whichever table contains its flow.
+    /// this case, a packet can arrive on a thread whose table does not contain the flow.
     ///
     /// # Errors
     /// The errors are the same as for [`DataPlane::start`]. In addition, [`StartError::Busy`] is
@@ -425,7 +425,7 @@ impl DataPlane {
             self.monitor.add_thread(name, sockets.into_iter().map(borrowed))?;
             self.threads.running.push(thread);
         }
-        // The channel carries no messages, so `recv` returns when the last thread has started.
+        // Returns when the last thread has started and dropped its sender.
         let _ = all_born.recv();
         self.unserved = self.without_socket().collect();
         self.threads.wakers.iter().for_each(Waker::ring);
@@ -447,7 +447,7 @@ impl DataPlane {
 const MAX_PREVIOUS_TABLES: usize = 128;
 
 fn monotonic_nanos() -> u64 {
-    // The call fails only for clocks that do not exist.
+    // The call can fail only for clocks that do not exist.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -526,7 +526,7 @@ mod tests {
     fn obstacles(facts: &PlaneFacts, settings: &Settings) -> Vec<String> {
         let interfaces = [interface(2)];
         let mut found = facts.obstacles(&interfaces, settings, &Layout::of(&interfaces, settings).unwrap());
-        // The facts in this test list no program, so the interfaces always differ.
+        // The facts in this test contain no program, so the interfaces always differ.
         found.retain(|why| !why.starts_with("interfaces: "));
         found
     }

@@ -1,7 +1,6 @@
-//! Connection tables that came from previous processes and are not owned by any thread of this
-//! process. Such tables exist after a handover between processes with different numbers of threads.
-//! The flows of the previous process are transferred, but packets of each flow can arrive on any
-//! thread.
+//! Connection tables from previous processes that no thread of this process owns. Such tables exist
+//! after a handover between processes with different numbers of threads: packets of a transferred
+//! flow can then arrive on any thread.
 //!
 //! The tables are collected during the handover. Afterwards every packet thread looks up unknown
 //! flows in all of them ([`PreviousTables`]). In the next handover, the flows of these tables are
@@ -18,12 +17,12 @@ use forwarder::{FlowConfig, FlowTable, Now, PreviousTables, ThreadId};
 use super::DataPlane;
 use crate::large_pages::advise_large_pages;
 
-/// The tables that are being transferred from the threads of the previous process.
+/// The connection tables that the threads of the previous process are transferring.
 #[derive(Debug)]
 pub(super) struct Gathered {
     /// The settings for each of these tables.
     config: FlowConfig,
-    /// The number of threads of the previous process that are still running.
+    /// The number of threads in the previous process that are still running.
     left: u16,
     tables: BTreeMap<u16, FlowTable>,
 }
@@ -58,7 +57,7 @@ impl Gathered {
 pub(super) struct Expected {
     /// The capacity of the table in flows.
     capacity: usize,
-    /// The table, or `None` until the first flow of the table has been received.
+    /// The table, or `None` before its first flow is received.
     table: Option<FlowTable>,
 }
 
@@ -77,10 +76,10 @@ pub(super) struct Shared {
 }
 
 impl DataPlane {
-    /// Returns table `number` of the tables that the previous process received from earlier
-    /// processes. The caller adds the transferred flows to the table. The memory is allocated at
-    /// the first call. Returns `None` if the table does not exist, or if memory cannot be
-    /// allocated.
+    /// Returns one of the tables that the previous process received from earlier processes.
+    /// `number` is the index of the table among these tables. The caller adds the transferred flows
+    /// to the table. The memory is allocated at the first call. Returns `None` if the table does
+    /// not exist, or if memory cannot be allocated.
     pub fn previous_table(&mut self, number: usize) -> Option<&mut FlowTable> {
         let Expected { capacity, table } = self.handover.expected.get_mut(number)?;
         if table.is_none() {
@@ -91,9 +90,8 @@ impl DataPlane {
     }
 
     /// Ends the transfer of the tables that [`DataPlane::previous_table`] returned. Every packet
-    /// thread looks up unknown flows in these tables from now on. If the tables of the previous
-    /// process's own threads are also being transferred, packet threads start to use all tables
-    /// when that transfer ends.
+    /// thread looks up unknown flows in these tables from now on. If the previous process is also
+    /// transferring its own tables, packet threads use all these tables once that transfer ends.
     pub fn previous_tables_exist(&mut self) {
         if self.handover.gathered.is_none() {
             self.share(Vec::new());

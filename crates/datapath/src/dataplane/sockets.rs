@@ -92,7 +92,7 @@ impl Layout {
     }
 
     /// Divides the UMEM into equal parts. Returns the owner of each part, and the number of frames
-    /// in a part. A packet thread without queues is given one eighth as many frames as a queue. A
+    /// in a part. A packet thread without queues gets one eighth as many frames as a queue. A
     /// thread with a queue keeps the same number of frames free for fragments.
     pub(super) fn homes(&self, frames_per_queue: u32) -> (Vec<ThreadId>, u32) {
         let parts = if self.is_steered() { 8 } else { 1 };
@@ -102,7 +102,7 @@ impl Layout {
     }
 }
 
-/// Returns the number of queues of an interface that are bound to a socket.
+/// Returns how many queues of an interface are bound to a socket.
 fn queues(settings: &Settings, interface: &Interface) -> Result<u16, StartError> {
     let there = interface.queues.max(1);
     let wanted = settings.queues.unwrap_or(there);
@@ -189,7 +189,7 @@ fn bind_queues(
     Ok((0u16..).zip(queues).zip(pools).map(device).collect())
 }
 
-/// Binds a queue. Another socket may have used the queue until just before the call.
+/// Binds a queue, even if another socket was using the queue until just before the call.
 pub(super) fn bind_queue(
     area: &Area,
     place: Place<'_>,
@@ -202,7 +202,7 @@ pub(super) fn bind_queue(
     {
         let (interface, queue) = (place.name, place.queue);
         // log: The kernel refused `io.busy_poll`, because Linux is older than 5.11 or CAP_NET_ADMIN
-        // is missing. The driver runs in interrupts instead.
+        // is missing. The driver uses interrupts instead.
         tracing::warn!(interface, queue, %error, "busy polling unavailable");
     }
     Ok(bound)
@@ -225,7 +225,7 @@ fn bind_patiently(area: &Area, place: Place<'_>, force_copy: bool) -> Result<Que
 const MOST_THREADS: u32 = 256;
 const BUSY_AT_MOST: Duration = Duration::from_secs(2);
 /// The pause between two attempts to bind a queue that is still in use. The pause is short, because
-/// the queue receives no packets during it.
+/// the queue receives no packets in the meantime.
 const BUSY_STEP: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Construction and start of the threads of a data plane. Each ring has two ends: one belongs to a
-//! thread, and the data plane keeps the other one.
+//! Creates and starts the threads of a data plane. Each ring connects a thread with the data plane,
+//! which keeps the ring's other end.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -75,7 +75,8 @@ impl DataPlane {
             self.threads.running.push(thread);
         }
         drop(signals);
-        // The channel carries no messages, so `recv` returns when the last thread has started.
+        // No thread sends a message, so `recv` returns when the last sender is dropped, after all
+        // threads have started.
         let _ = all_born.recv();
         Ok(())
     }
@@ -89,7 +90,7 @@ impl DataPlane {
         (Signals { born, through }, all_born)
     }
 
-    /// Creates the packet processing of a thread. If a thread with this number existed before, its
+    /// Creates the packet processing of a thread. If a previous thread had this number, its
     /// counters are reused.
     pub(super) fn forwarder(
         &mut self,
@@ -184,7 +185,7 @@ impl DataPlane {
 
     /// Adds the sockets of a thread to the monitor.
     fn watch_sockets(&mut self, name: ThreadName, device: &impl Sockets) -> Result<(), StartError> {
-        // SAFETY: the device is open, and the borrows end with this function.
+        // SAFETY: the device is open, and the borrows end when this function returns.
         let borrowed = |(interface, fd)| (interface, unsafe { BorrowedFd::borrow_raw(fd) });
         Ok(self.monitor.add_thread(name, device.sockets().map(borrowed))?)
     }
@@ -193,7 +194,7 @@ impl DataPlane {
     /// redirect packets to these sockets as soon as the filter contains a VIP.
     pub(super) fn let_in(&mut self, name: ThreadName, device: &impl Sockets) -> Result<(), StartError> {
         if self.socket_mode == SocketMode::Packet {
-            return Ok(()); // packet sockets receive by their own filter
+            return Ok(()); // packet sockets use their own filter
         }
         let (ThreadName::Packet(queue) | ThreadName::Io(queue)) = name;
         for (interface, fd) in device.sockets() {

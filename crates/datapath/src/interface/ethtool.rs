@@ -1,4 +1,4 @@
-//! Reads the driver, the channels and the offloads of an interface with ethtool ioctls. Methods
+//! Reads the driver, the channels and the offloads of an interface with ethtool ioctls. The methods
 //! return `None` if the device does not support the command.
 //!
 //! Invariant: every command buffer starts with the command number. The buffer has the length of the
@@ -38,8 +38,8 @@ impl Ethtool {
         Some((rx + combined, max_rx + max_combined)).filter(|(on, _)| *on > 0)
     }
 
-    /// Returns the number of active combined channels. The number is 0 if the device counts receive
-    /// and transmit channels separately.
+    /// Returns the number of active combined channels. The result is 0 if the device has separate
+    /// receive and transmit channels.
     pub(super) fn combined(&self) -> Option<u32> {
         self.answer(GCHANNELS, CHANNELS_WORDS)?.last().copied()
     }
@@ -64,8 +64,7 @@ impl Ethtool {
         Some(table.split_off(2)).filter(|table| !table.is_empty())
     }
 
-    /// Returns the state of the offloads in [`Features`]. Ethtool identifies the offloads by the
-    /// names below.
+    /// Returns the state of the offloads in [`Features`]. Ethtool identifies offloads by name.
     pub(super) fn features(&self) -> Option<Features> {
         let [lro, gro_hw, gro, gro_list, rx_vlan, tx_checksum] = self.are_on([
             "rx-lro",

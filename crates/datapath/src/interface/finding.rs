@@ -4,10 +4,9 @@
 
 use std::fmt;
 
-/// The severity of a finding: its effect on traffic.
-// The crate `config` has its own severity type, because a configuration with a problem is either
-// refused or accepted with a warning. Findings describe a running machine, and some of them are
-// only advice.
+/// The effect of a finding on traffic.
+// The crate `config` has its own severity type without advice: a configuration problem is either an
+// error or a warning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Packets are lost or not forwarded.
@@ -29,10 +28,10 @@ pub struct Finding {
     pub what: String,
     /// The effect of the problem on traffic.
     pub why: String,
-    /// The command that fixes the problem in a root shell. `None` if no command on this machine
-    /// fixes it.
+    /// The command that fixes the problem in a root shell. `None` if no such command exists on this
+    /// machine.
     pub command: Option<String>,
-    /// Further advice. A finding can have both a command and advice, or only one of them.
+    /// Further advice. A finding can have a command, advice, or both.
     pub hint: Option<String>,
 }
 

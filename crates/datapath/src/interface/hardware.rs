@@ -8,7 +8,7 @@ use super::ethtool::Ethtool;
 use super::{Interface, checked_name, netdev};
 use crate::placement::{Processors, near_device};
 
-/// The properties of a device that [`Interface`] does not contain.
+/// Properties of a network device that are not part of [`Interface`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hardware {
     /// The XDP support of the driver.
@@ -16,7 +16,7 @@ pub struct Hardware {
     /// The queues that the RSS table uses, sorted and without duplicates. `None` if the device has
     /// no RSS table.
     pub rss_queues: Option<Vec<u32>>,
-    /// How `ethtool -L` counts the channels of this device.
+    /// The kind of channels that `ethtool -L` configures on this device.
     pub channels: Channels,
     /// `true` if the kernel merges received packets (GRO). GRO runs after XDP in the driver, but
     /// before generic XDP.
@@ -41,7 +41,7 @@ pub struct XdpSupport {
     pub zero_copy: Option<bool>,
 }
 
-/// How `ethtool -L` counts channels.
+/// The kind of channels that a device has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channels {
     /// The device has combined channels, which `ethtool -L` configures with one number, `combined`.
@@ -109,14 +109,14 @@ impl Channels {
     }
 }
 
-/// The kernel's flag `NETDEV_XDP_ACT_BASIC`. It means that the driver supports XDP programs.
+/// The kernel's flag `NETDEV_XDP_ACT_BASIC`. The flag means that the driver supports XDP programs.
 const BASIC: u64 = 1;
 /// The kernel's flag `NETDEV_XDP_ACT_REDIRECT`.
 const REDIRECT: u64 = 2;
 /// The kernel's flag `NETDEV_XDP_ACT_XSK_ZEROCOPY`.
 const ZERO_COPY: u64 = 8;
-/// The kernel's flag `NETDEV_XDP_ACT_RX_SG`. It means that the driver supports packets in several
-/// buffers.
+/// The kernel's flag `NETDEV_XDP_ACT_RX_SG`. The flag means that the driver supports packets in
+/// several buffers.
 pub(super) const RX_SG: u64 = 32;
 /// Drivers that support native XDP and redirects in Linux 6.2.
 const NATIVE: [&str; 14] = [

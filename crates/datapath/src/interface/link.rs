@@ -98,7 +98,7 @@ fn port_kind(infos: &[LinkInfo]) -> String {
 }
 
 /// Returns the ID of the attached XDP program. If programs are attached in several modes, the
-/// kernel reports an ID for each mode, and the function returns the first one.
+/// kernel reports an ID for each mode, and the function returns the first ID.
 fn program(xdp: &[LinkXdp]) -> Option<u32> {
     xdp.iter().find_map(|attribute| match attribute {
         LinkXdp::ProgId(id) | LinkXdp::DrvProgId(id) | LinkXdp::SkbProgId(id) | LinkXdp::HwProgId(id)

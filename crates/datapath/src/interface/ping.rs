@@ -54,10 +54,10 @@ impl Pinger {
         Ok(pinger)
     }
 
-    /// Sends one echo request. The IP packet has a size of `packet_bytes` bytes.
+    /// Sends one echo request. The IP packet is `packet_bytes` bytes long.
     ///
     /// # Errors
-    /// Returns the error of the kernel if the packet is too long for the interface, if there is no
+    /// Returns the kernel's error if the packet is too long for the interface, if there is no
     /// route, or if a queue is full.
     pub fn send(&self, to: IpAddr, sequence: u16, packet_bytes: usize) -> io::Result<()> {
         let request = request(self.is_ipv4, self.id, sequence, packet_bytes);
@@ -70,7 +70,7 @@ impl Pinger {
     /// reply arrives within `patience`.
     ///
     /// # Errors
-    /// The call fails if the socket has failed.
+    /// The call fails if the socket reports an error.
     pub fn receive(&self, patience: Duration) -> io::Result<Option<(IpAddr, u16)>> {
         let end = std::time::Instant::now() + patience;
         loop {
@@ -174,7 +174,7 @@ const ECHO_REQUEST_V4: u8 = 8;
 const ECHO_REPLY_V4: u8 = 0;
 const ECHO_REQUEST_V6: u8 = 128;
 const ECHO_REPLY_V6: u8 = 129;
-/// The length of the longest IPv4 header plus the ICMP header.
+/// The length of the longest IPv4 header and an ICMP header, in bytes.
 const REPLY_HEAD: usize = 60 + ICMP_HEADER;
 /// `sizeof(int)` on Linux.
 const INT_BYTES: libc::socklen_t = 4;

@@ -1,5 +1,5 @@
-//! Problems of an interface that occur while packet threads use it. The findings depend only on the
-//! properties of the interface and on the packet size that the threads accept.
+//! Problems with an interface that occur while packet threads use it. The findings depend only on
+//! the properties of the interface and on the packet size that the threads accept.
 
 use super::{Finding, Interface};
 
@@ -35,7 +35,7 @@ impl Interface {
     }
 
     /// Returns the finding for packets with partial checksums. Senders leave the checksum to the
-    /// hardware, but a veth pair or a bridge on a host forwards the packets without completing it.
+    /// hardware, but a veth pair or a bridge forwards packets without completing the checksum.
     #[must_use]
     pub fn partial_checksums(&self) -> Finding {
         let name = &self.name;

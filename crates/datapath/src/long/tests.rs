@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The fate of a received packet in the test.
+/// The action that the test takes for a received packet.
 #[derive(Clone, Debug)]
 enum Fate {
     /// The packet is dropped, and its chunks return to the pool.
@@ -47,8 +47,8 @@ impl Bed {
         Self { area, free: pools.remove(0) }
     }
 
-    /// Simulates the arrival of a packet. Returns its frames, filled and marked as the kernel does,
-    /// and the bytes of the packet.
+    /// Simulates the arrival of a packet. Returns the frames of the packet, filled and marked as
+    /// the kernel does, and the bytes of the packet.
     fn arrives(&mut self, arrival: &Arrival) -> (Vec<(Frame, usize)>, Vec<u8>) {
         let (mut frames, mut whole) = (Vec::new(), Vec::new());
         for (place, length) in arrival.lengths.iter().enumerate() {
@@ -143,8 +143,8 @@ fn arrival() -> impl Strategy<Value = Arrival> {
         prop::collection::vec(1_600..=3_840usize, 1..=10),
         prop::collection::vec(length, 1..=20),
     ];
-    // Some of the packet lengths fill their chunks exactly. Without reserved headroom, a chunk of
-    // the two sizes holds 1,792 or 3,840 bytes.
+    // Some of the packet lengths fill their chunks exactly. Without reserved headroom, a chunk
+    // holds 1,792 or 3,840 bytes, depending on the chunk size.
     let full = prop_oneof![(1..=8usize).prop_map(|n| n * 1_792), (1..=4usize).prop_map(|n| n * 3_840)];
     let len = prop_oneof![1..=LONGEST, Just(LONGEST), full];
     let sent = (len, 0..=20usize).prop_map(|(len, spare)| Fate::Sent { len, spare });
@@ -219,6 +219,6 @@ fn lengthen_needs_slots_and_gives_the_room_of_a_slot() {
 }
 
 const CHUNKS: u32 = 64;
-/// The maximum length of a received packet in bytes, including mark, headroom and VLAN tags. The
-/// IP packet in it has 15,779 bytes.
+/// The maximum length of a received packet in bytes, including mark, headroom and VLAN tags. The IP
+/// packet in it is 15,779 bytes long.
 const LONGEST: usize = 15_864;

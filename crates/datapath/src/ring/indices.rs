@@ -130,9 +130,9 @@ mod tests {
 
     use super::*;
 
-    /// A ring of two slots. The indices of the ring wrap during the model run. Slots are accessed
-    /// with relaxed ordering, so only the indices can order the accesses. The consumer stores 0
-    /// into a slot that it has read. The producer checks for this 0 before it fills the slot again.
+    /// A ring of two slots. The indices wrap during the model run. Slots are accessed with relaxed
+    /// ordering, so only the indices can order the accesses. The consumer stores 0 into a slot that
+    /// it has read. The producer checks for this 0 before it fills the slot again.
     struct Shared {
         producer: AtomicU32,
         consumer: AtomicU32,

@@ -31,7 +31,7 @@ impl Rings {
     /// Finds the rings of `socket`. Each ring has `size` slots.
     ///
     /// # Errors
-    /// Returns the error of the kernel, or an error if a ring is not mapped or is too small.
+    /// Returns the kernel's error, or an error if a ring is not mapped or is too small.
     ///
     /// # Safety
     /// libxdp must have mapped the rings of `socket` with `size` slots. No other code may use the
@@ -59,12 +59,12 @@ impl Rings {
     }
 }
 
-/// The `mmap` offsets of the receive and transmit rings. They are converted to the type in which
-/// libc defines the offsets of the fill and completion rings.
+/// The `mmap` offsets of the receive and transmit rings. The offsets are converted to the type that
+/// libc uses for the offsets of the fill and completion rings.
 const RX: u64 = libc::XDP_PGOFF_RX_RING.cast_unsigned();
 const TX: u64 = libc::XDP_PGOFF_TX_RING.cast_unsigned();
 
-/// Returns, for each ring, the offsets of its index words and slots within the mapping.
+/// Returns the offsets of the index words and slots of each ring within its mapping.
 fn offsets(socket: RawFd) -> io::Result<xdp_mmap_offsets> {
     let mut offsets = MaybeUninit::<xdp_mmap_offsets>::zeroed();
     let mut len = libc::socklen_t::try_from(size_of::<xdp_mmap_offsets>()).unwrap_or(0);

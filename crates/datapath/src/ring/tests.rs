@@ -85,8 +85,8 @@ impl Kernel {
     }
 }
 
-/// Generates ring sizes, first indices, and the work of both sides for each step. The indices wrap
-/// in most cases.
+/// Generates a ring size, the first index, and the work of both sides in each step. The indices
+/// wrap in most cases.
 fn iterations() -> impl Strategy<Value = (u32, u32, Vec<(usize, usize, bool)>)> {
     let first = prop_oneof![(0..40_u32).prop_map(|before| u32::MAX - before), any::<u32>()];
     let iterations = prop::collection::vec((0..20_usize, 0..20_usize, any::<bool>()), 1..60);

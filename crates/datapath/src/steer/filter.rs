@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use forwarder::Prefix;
 
 /// The addresses that the steering program redirects. VIP entries take precedence over addresses of
-/// the machine, and these addresses take precedence over prefixes. Of several matching prefixes,
-/// the longest is used.
+/// the machine, and these addresses take precedence over prefixes. If several prefixes match, the
+/// longest prefix is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pub(super) vips: BTreeMap<IpAddr, u8>,
@@ -64,8 +64,7 @@ impl Filter {
         counts.into_iter().max_by_key(|(_, count)| *count).map_or(0, |(encap_overhead, _)| encap_overhead)
     }
 
-    /// Returns the intersection of two filters, which redirects an address only if this filter and
-    /// `next` both do.
+    /// Returns the intersection of this filter and `next`.
     pub(super) fn narrowed_to(&self, next: &Self) -> Self {
         let kept = self.vips.iter().filter(|(vip, _)| next.encap_overhead(**vip).is_some());
         let early = next.vips.iter().filter(|(vip, _)| self.encap_overhead(**vip).is_some());
@@ -116,5 +115,5 @@ impl Filter {
     }
 }
 
-/// The map value for an address of this machine. This value must equal `OWN` in `bpf/whose.h`.
+/// The map value for an address of this machine. `OWN` in `bpf/whose.h` must have the same value.
 const OWN: u32 = 64;

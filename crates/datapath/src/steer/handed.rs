@@ -1,6 +1,6 @@
 //! Handover of a steering program to another process. The old process sends the properties of the
-//! program, and the descriptors of its link and maps. The program stays attached as long as one of
-//! the two processes holds its link. Both processes use the same maps.
+//! program, and the descriptors of its link and maps. The program stays attached as long as at
+//! least one of the two processes holds a descriptor of its link. Both processes use the same maps.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,7 +26,7 @@ pub struct SteerFacts {
     program: u32,
     generic: bool,
     max_vips: u32,
-    /// The index of the prefix table that the program does not use at present.
+    /// The index of the prefix table that the program is not using.
     spare: usize,
     /// The VIPs, own addresses and prefixes that the maps contain.
     vips: Vec<(IpAddr, u8)>,
@@ -147,6 +147,6 @@ impl Handed {
 /// The names of the maps, in the order in which their descriptors are sent.
 const MAPS: [&str; 8] = ["xsks", "vips", "prefixes_a", "prefixes_b", "prefixes", "counts", "ends", "sources"];
 
-/// The version of the program and its maps. It increases whenever a new version of the program
-/// interprets its maps differently. A process refuses a takeover if the versions differ.
+/// The version of the program and its maps. The version is incremented when the interpretation of
+/// the maps changes. A process refuses a takeover if the versions differ.
 pub const MAPS_VERSION: u32 = 1;

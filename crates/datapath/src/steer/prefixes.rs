@@ -19,7 +19,7 @@ use crate::attach::{self, AttachError, in_map};
 pub(super) struct PrefixMaps {
     pub(super) chosen: ArrayOfMaps<MapData, Array<MapData, Table>>,
     pub(super) tables: [Array<MapData, Table>; 2],
-    /// The index of the table that the program does not use at present.
+    /// The index of the table that the program is not using.
     pub(super) spare: usize,
 }
 
@@ -92,12 +92,12 @@ struct Given {
 impl Table {
     /// Builds the table. Returns `None` if there are too many prefixes.
     fn new(prefixes: &BTreeMap<Prefix, u8>) -> Option<Box<Self>> {
-        // Branches of up to 8 bits make lookups faster. Even so, the table has room for
-        // `FILTER_PREFIXES` prefixes of any shape, because the branches at one level need fewer
-        // than four slots for each prefix. At most 22 branches are nested, because a branch with at
-        // least 32 prefixes uses six bits. If the table is too small nevertheless, it is built with
-        // branches of up to 4 bits: any set of prefixes then fits, with 16 slots for each branch
-        // and fewer than 40 nested branches.
+        // Branches of up to 8 bits make lookups faster. The table still has room for any set of
+        // `FILTER_PREFIXES` prefixes, because the branches at one level need fewer than four slots
+        // for each prefix. At most 22 branches are nested, because a branch with at least 32
+        // prefixes uses six bits. If the table is still too small, it is built with branches of up
+        // to 4 bits. Any set of prefixes then fits, with 16 slots for each branch and fewer than 40
+        // nested branches.
         [8, 4].into_iter().find_map(|widest| Self::build(prefixes, widest))
     }
 
@@ -168,7 +168,7 @@ impl Growing {
     fn step(&mut self, given: &[Given], default: u16) -> Option<u16> {
         let [first, rest @ ..] = given else { return Some(default) };
         let last = rest.last().unwrap_or(first);
-        // The prefixes are sorted. The earliest bit in which any two of them differ is therefore
+        // The prefixes are sorted. The earliest bit in which any two prefixes differ is therefore
         // also the first bit in which the first and the last prefix differ. A prefix that contains
         // all others comes first.
         let common = u8::try_from((first.bits ^ last.bits).leading_zeros()).unwrap_or(u8::MAX);
@@ -203,12 +203,12 @@ fn halves(bits: u128) -> [u64; 2] {
     [(bits >> 64) as u64, bits as u64]
 }
 
-/// The number of entries. There is room for an old set of prefixes, a new set, and the set of their
-/// overlaps. The set of overlaps has at most as many entries as the two other sets together.
+/// The number of entries. The table has room for an old set of prefixes, a new set, and the
+/// overlaps between the two sets. There are at most as many overlaps as prefixes in both sets.
 const ENTRIES: usize = 4 * FILTER_PREFIXES;
 const SLOTS: usize = 4_096;
 const BRANCH: u16 = 1 << 15;
-/// The value that stands for "no prefix". This value must equal `NO_PREFIX` in `bpf/whose.h`.
+/// The value that stands for "no prefix". `NO_PREFIX` in `bpf/whose.h` must have the same value.
 const NONE: u32 = 1 << 31;
 
 #[cfg(test)]
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn table_has_room_for_prefixes_of_any_shape() {
         let v6 = |bits: u128, length| Prefix::new(IpAddr::V6(bits.into()), length).unwrap();
-        // Three shapes are tested: disjoint prefixes of increasing length, nested prefixes, and
+        // Tests three kinds of sets: disjoint prefixes of increasing length, nested prefixes, and
         // adjacent prefixes.
         let ladder = (1..=128).map(|length| v6(1 << (128 - length), u8::try_from(length).unwrap()));
         let nested = (0..=128).map(|length| v6(high(length), length));

@@ -8,7 +8,7 @@
 //! bind a port that is still shared.
 //!
 //! See socket(7) for `SO_REUSEPORT`. With this option, two sockets of the same user can use one
-//! port, if both sockets had the option when the second one was bound.
+//! port, if both sockets had the option when the second socket was bound.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -40,7 +40,7 @@ impl ReservedPorts {
         Self::reserve(ports, false)
     }
 
-    /// Reserves ports that another process of the same user [shares](Self::share). From then on,
+    /// Reserves ports that another process of the same user [shares](Self::share). After this call,
     /// this process also shares the ports.
     ///
     /// # Errors

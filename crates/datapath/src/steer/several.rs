@@ -1,5 +1,5 @@
-//! The steering programs of all interfaces. All programs have the same filter. If a change fails,
-//! it may be incomplete, and another call completes it.
+//! Manages the steering programs of all interfaces, which have the same filter. A failed change may
+//! be incomplete; a further call completes it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -23,7 +23,7 @@ impl Steers {
         Self { programs, head_room: Arc::default() }
     }
 
-    /// Returns the shared value that contains the most frequent encapsulation overhead of VIPs and
+    /// Returns a shared value with the most frequent encapsulation overhead among VIPs and
     /// prefixes. Packet sockets reserve this much headroom for each packet, because the ingress
     /// program does not reserve any.
     pub(crate) fn head_room(&self) -> Arc<AtomicU8> {

@@ -1,6 +1,6 @@
 //! The tunnel endpoints of this machine, the allowed tunnel sources, and the addresses for replies
-//! to upstream requests. They are stored in two maps of the steering program. The crate `forwarder`
-//! decapsulates the packets and handles the ICMP errors.
+//! to upstream requests. All these addresses are stored in two maps of the steering program. The
+//! crate `forwarder` decapsulates the packets and handles the ICMP errors.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use forwarder::{Prefix, TunnelProtocols};
 use super::SteerError;
 use crate::attach::{self, in_map};
 
-/// The tunnel endpoints and allowed sources of this machine.
+/// The tunnel endpoints and allowed tunnel sources of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelEndpoints {
     /// The addresses at which tunneled packets are received. Outer packets are also sent from these
@@ -28,7 +28,7 @@ pub struct TunnelEndpoints {
 }
 
 impl Default for TunnelEndpoints {
-    /// Returns a value without endpoints and without sources.
+    /// Returns a value with no endpoints and no sources.
     fn default() -> Self {
         Self { addresses: Vec::new(), sources: Vec::new(), answers: Vec::new(), source_ports: 1..=1 }
     }
@@ -125,7 +125,7 @@ fn ports(own: &RangeInclusive<u16>) -> u32 {
 /// The bit of a map value that marks a tunnel endpoint.
 const ENDS: u32 = 1;
 const MOST_PORTS: u32 = 0x7fff;
-/// The maximum number of entries in a set, which is half of the map size. A completely different
-/// set can then be added before the old set is removed.
+/// The maximum number of entries in a set. The limit is half of the map size, so that a completely
+/// different set can be added before the old set is removed.
 const MAX_TUNNEL_ENDPOINTS: usize = 256;
 const MOST_SOURCES: usize = 1_024;

@@ -1,8 +1,8 @@
-//! A network namespace for the thread of a test, with one veth pair. The program under test is
-//! attached to `near`, and the test sends frames from `far`.
+//! Creates a network namespace with one veth pair for the calling test thread. The program under
+//! test is attached to `near`, and the test sends frames from `far`.
 //!
 //! The namespace has no name and is removed when the thread ends. The kernel generates no
-//! link-local addresses for the interfaces, so only the frames of the test are sent.
+//! link-local addresses for the interfaces, so only frames from the test are sent.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -40,8 +40,8 @@ pub(crate) fn run(program: &str, arguments: &str) {
     assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A packet socket on one interface. It sends complete frames and receives the frames that XDP
-/// passes.
+/// A packet socket on one interface. The socket sends complete frames, and receives the frames that
+/// XDP passes.
 pub(crate) struct Wire(OwnedFd);
 
 impl AsFd for Wire {
@@ -104,8 +104,8 @@ impl Wire {
     }
 }
 
-/// Repeats `holds` until it returns `true`. The limit of ten seconds is ten times what a busy
-/// machine needs.
+/// Calls `holds` repeatedly until it returns `true`. The time limit of ten seconds is ten times
+/// what a busy machine needs.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..1_000 {
         if holds() {

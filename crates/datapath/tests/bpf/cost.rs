@@ -1,5 +1,5 @@
-//! Measures the cost of the steering program for each packet, using BPF_PROG_TEST_RUN. The test
-//! asserts only the verdicts, not the cost.
+//! Measures the time that the steering program needs for each packet, using BPF_PROG_TEST_RUN. The
+//! test asserts only the verdicts, not the cost.
 //!
 //! Run it with `cargo test --release -p sluicegate-datapath --test bpf cost -- --ignored
 //! --nocapture`.
@@ -30,7 +30,7 @@ fn prefixes_against_one_exact_vip() {
         (Prefix::new(address, length).unwrap(), 0)
     };
     // The encapsulation overhead is 0. With a larger overhead, each repetition would move the start
-    // of the frame further.
+    // of the frame again.
     let exact = Filter::of_vips([(ip("203.0.113.10"), 0), (ip("2001:db8:f::10"), 0)]);
     let with = |count: u8| {
         Filter::new([(ip("203.0.113.10"), 0), (ip("2001:db8:f::10"), 0)], (0..count).map(prefix), [])

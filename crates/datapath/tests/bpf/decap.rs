@@ -1,5 +1,5 @@
-//! Tests of the XDP program for backends. They compare exact bytes, compare many packets with a
-//! simple model, and use a real socket.
+//! Tests of the XDP program for backends. The tests compare exact bytes, compare many packets with
+//! a simple model, and use a real socket.
 
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
@@ -78,8 +78,8 @@ enum Fate {
     Passed,
 }
 
-/// Returns the expected result for `frame`. This independent model works on byte offsets and
-/// follows the text of the RFCs.
+/// Returns the expected result for `frame`, computed from byte offsets as given in the RFCs and
+/// independently of the code under test.
 fn oracle(frame: &[u8]) -> (Fate, Vec<u8>) {
     let same = |fate| (fate, frame.to_vec());
     let word =

@@ -85,7 +85,7 @@ const CANDIDATES: [Candidate; 8] = [
     ("2001:db8:f::10", 124, |n| n % 2 == 1 && n > 10),
 ];
 
-/// A filter that names addresses and prefixes by their index.
+/// A filter whose addresses and prefixes are given by index.
 #[derive(Clone, Debug, Default)]
 struct Wanted {
     vips: BTreeMap<usize, u8>,
@@ -184,8 +184,8 @@ fn filter_matches_the_model_during_and_after_changes() {
         .unwrap();
 }
 
-/// Generates the leading bits of an address and the address width of 32 or 128. Many of the
-/// generated prefixes share bits, are nested, and differ late.
+/// Generates the leading bits of an address, and its width of 32 or 128 bits. Many of the generated
+/// prefixes are nested or differ only in their last bits.
 fn crowd() -> impl Strategy<Value = (usize, String)> {
     let bits = |most| {
         prop::collection::vec(any::<bool>(), 0..=most)

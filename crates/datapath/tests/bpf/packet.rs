@@ -1,5 +1,5 @@
-//! Tests of the programs for packet sockets on a veth pair. The socket filter must accept the
-//! packets that the ingress program drops. An XDP program must redirect the same packets.
+//! Tests of the programs for packet sockets on a veth pair. The socket filter must accept exactly
+//! the packets that the ingress program drops and that an XDP program redirects.
 
 use std::os::fd::AsFd;
 
@@ -38,7 +38,7 @@ fn ends() -> TunnelEndpoints {
     }
 }
 
-/// Generates packets of all types that the programs distinguish, and packets that resemble them.
+/// Generates packets of all types that the programs distinguish, and near misses of these types.
 fn packets() -> Vec<Vec<u8>> {
     let payload = udp(80, b"hello");
     let inner = to(VIP4, 17, &payload);
@@ -81,8 +81,8 @@ fn attached() -> (Steer, Wire) {
     (steer, socket)
 }
 
-/// Sends a frame. Returns by how much the counters of the ingress program changed, and the packet
-/// that the socket received.
+/// Sends a frame. Returns the changes in the ingress program's counters, and the packet that the
+/// socket received.
 fn send(steer: &Steer, socket: &Wire, far: &Wire, frame: &[u8]) -> (SteerCounts, Option<Vec<u8>>) {
     let before = steer.counts().unwrap();
     far.send(frame);

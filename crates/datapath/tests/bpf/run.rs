@@ -52,15 +52,15 @@ impl Program {
         self.run_with_metadata(frame, queue, 0)
     }
 
-    /// Runs the program with `metadata` bytes of metadata before the frame. The metadata reduces
-    /// the available headroom.
+    /// Runs the program on a frame with `metadata` bytes of metadata, which reduce the available
+    /// headroom.
     pub(crate) fn run_with_metadata(&self, frame: &[u8], queue: u32, metadata: usize) -> (u32, Vec<u8>) {
         let (attributes, data_out) = self.test(frame, queue, metadata, 1);
         (attributes.verdict, data_out)
     }
 
-    /// Returns the verdict and the mean duration of a run, in nanoseconds. Each repetition starts
-    /// with the frame that the previous repetition left.
+    /// Returns the verdict and the mean duration of a run, in nanoseconds. Each repetition
+    /// processes the output frame of the previous repetition.
     pub(crate) fn cost(&self, frame: &[u8], queue: u32, repeat: u32) -> (u32, u32) {
         let (attributes, _) = self.test(frame, queue, 0, repeat);
         (attributes.verdict, attributes.duration)

@@ -1,5 +1,5 @@
-//! Tests of the steering program: verdicts, counters, matching of map entries, and the state of the
-//! interface after the program was detached.
+//! Tests of the steering program: verdicts, counters, map lookups, and the state of the interface
+//! after the program is detached.
 
 use std::io::{BufRead, BufReader};
 use std::num::NonZeroU32;
@@ -306,7 +306,7 @@ fn steer_refuses_a_second_program_until_the_first_is_dropped() {
     drop(attach(&OPTIONS));
 }
 
-/// Checks that the program needs the capability, as on Linux 6.18 and 6.1.
+/// Checks that the program needs the capability, which is the case on Linux 6.18 and 6.1.
 #[test]
 fn steer_without_cap_perfmon_is_refused_with_a_short_error() {
     bed::enter();

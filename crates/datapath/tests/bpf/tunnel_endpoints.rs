@@ -1,6 +1,6 @@
 //! Tests of redirected packets that are sent to an address of this machine: tunneled packets from
-//! allowed senders, and ICMP errors about outer packets. The tests compare exact bytes, and compare
-//! the results with a simple model for random settings.
+//! allowed senders, and ICMP errors about outer packets. The tests compare exact bytes and, for
+//! random settings, compare the results with a simple model.
 
 use std::net::IpAddr;
 
@@ -141,7 +141,7 @@ fn steer_redirects_allowed_tunnels_and_errors_only() {
         for (row, packet) in rows.iter().enumerate() {
             for tags in 0..=2 {
                 let (before, frame) = (steer.counts().unwrap(), frame(tags, packet));
-                // The program opens no headroom here, so the frame is unchanged.
+                // The program reserves no headroom here, so the frame is unchanged.
                 assert_eq!(program.run(&frame, 0), (verdict, frame.clone()), "row {row}, {tags} tags");
                 let without_a_kernel = takes(&frame, &Filter::default(), &ends()).is_some();
                 assert_eq!(without_a_kernel, verdict == REDIRECT, "row {row}, {tags} tags");
@@ -206,8 +206,8 @@ fn steer_redirects_replies_to_source_ports() {
             }
         }
     }
-    // Tunneled packets are still accepted at the tunnel endpoints. An address that only receives
-    // replies does not accept them.
+    // Tunneled packets are still accepted at the tunnel endpoints. An address for replies does not
+    // accept tunneled packets.
     let tunnel = |to: &str| frame(0, &packet(ip(PEER4), ip(to), 47, &gre(0, &inner())));
     assert_eq!(program.run(&tunnel(OWN4), 0).0, REDIRECT);
     assert_eq!(program.run(&tunnel("192.0.2.2"), 0).0, PASS);

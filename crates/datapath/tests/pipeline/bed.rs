@@ -19,7 +19,8 @@ use crate::random::Random;
 
 pub(crate) const THREADS: u16 = 3;
 pub(crate) const FRAMES: usize = 124;
-/// The VIPs of the test. The first two accept fragments, the last two do not.
+/// The VIPs of the test. The services of the first two VIPs accept fragments, and the services of
+/// the last two VIPs do not.
 pub(crate) const VIPS: [IpAddr; 4] = {
     let [four, six] = both([203, 0, 113, 10], [0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 0x10]);
     let [whole_four, whole_six] = both([203, 0, 113, 11], [0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 0x11]);
@@ -116,6 +117,7 @@ fn slots() -> Vec<Slot> {
             address: if outer_v4 { IpAddr::from([198, 18, 1, n]) } else { backend_v6(n) },
             forwarding: forwarding(kind, outer_v4, n),
             next_hop: Some(NextHop::plain(Mac([2, 0, 0, 0, 0, 3]), Mac([2, 0, 0, 0, 0, 1]))),
+            spread: None,
             mtu,
             too_big,
         })
@@ -126,8 +128,8 @@ fn slots() -> Vec<Slot> {
     slots
 }
 
-/// Returns the slots for the other cluster, one for each IP version. Forwarded packets get a VIP
-/// with a different prefix and the same last bits.
+/// Returns the slots for the other cluster, one for each IP version. The destination of a forwarded
+/// packet gets the prefix of the other cluster and keeps its last bits.
 fn elsewhere() -> [Slot; 2] {
     let v4 = Outer::V4 { source: [192, 0, 2, 1].into(), destination: [198, 51, 100, 10].into() };
     let v6 =
@@ -146,14 +148,15 @@ fn elsewhere() -> [Slot; 2] {
             address,
             forwarding: Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) },
             next_hop: Some(NextHop::plain(Mac([2, 0, 0, 0, 0, 3]), Mac([2, 0, 0, 0, 0, 1]))),
+            spread: None,
             mtu: 1500,
             too_big: TooBig::FragmentInner,
         }
     })
 }
 
-/// Returns the remote cluster for VIPs of one IP version. It serves these VIPs while no local
-/// backend serves them.
+/// Returns the remote cluster for VIPs of one IP version. This cluster receives the packets to
+/// these VIPs while no local backend accepts traffic.
 fn remote(place: u32, vips: [IpAddr; 2]) -> Remote {
     let table = maglev_hash::build(&[Backend { name: b"elsewhere", weight: 1 }], &options()).unwrap();
     let bits = if vips[0].is_ipv4() { 32 } else { 128 };
@@ -201,14 +204,15 @@ fn forwarding(kind: Encapsulation, outer_v4: bool, n: u8) -> Forwarding {
     Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) }
 }
 
-/// Returns a backend with a next hop on the first interface. If `headers` is `None`, packets reach
-/// the backend by L2 forwarding.
+/// Returns a backend with a next hop on the first interface. If `headers` is `None`, packets are
+/// forwarded to the backend at L2.
 pub(crate) fn way(address: IpAddr, headers: Option<[Template; 2]>, mtu: u16, too_big: TooBig) -> Slot {
     Slot {
         backend: address.to_string().into(),
         address,
         forwarding: headers.map_or(Forwarding::L2, |[v4, v6]| Forwarding::Tunnel { v4, v6 }),
         next_hop: Some(NextHop::plain(Mac([2, 0, 0, 0, 0, 3]), Mac([2, 0, 0, 0, 0, 1]))),
+        spread: None,
         mtu,
         too_big,
     }
@@ -331,7 +335,7 @@ fn tunnels() -> Vec<TunnelSource> {
         .collect()
 }
 
-/// Returns random states for the backends. In some cases no local backend serves.
+/// Returns random states for the backends. In some cases no local backend accepts traffic.
 pub(crate) fn states(random: &mut Random) -> Vec<SlotState> {
     let none = random.once_in(4);
     let mut states = |count: usize, none: bool| -> Vec<SlotState> {

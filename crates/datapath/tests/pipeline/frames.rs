@@ -1,4 +1,4 @@
-//! Generates the frames that a pipeline may receive, valid ones and mutated ones.
+//! Generates the frames that a pipeline may receive, both valid frames and mutated frames.
 //!
 //! The generator uses only a few clients, ports and fragment identifications. Different packets
 //! therefore often belong to the same flow or datagram, or quote each other.
@@ -95,7 +95,7 @@ fn whole(random: &mut Random) -> Vec<u8> {
 fn piece(random: &mut Random) -> Vec<u8> {
     let (client, vip) = ends(random);
     let id = random.below(24) as u32;
-    // For most datagrams, all copies of the first fragment are equal.
+    // For most datagrams, all copies of the first fragment are identical.
     let protocol = if id < 18 { 17 } else { random.of(&[6, 17, 1, 58, 47]) };
     let port: u16 = if id.is_multiple_of(3) { 53 } else { 443 };
     let mut bytes = [(1000 + id as u16).to_be_bytes(), port.to_be_bytes()].concat();
@@ -116,8 +116,7 @@ fn icmp(vip: IpAddr, kind: u8, code: u8, word: [u8; 4], body: &[u8]) -> Payload 
     Payload { protocol: if vip.is_ipv4() { 1 } else { 58 }, bytes }
 }
 
-/// Writes the checksum into a payload. The checksum includes the pseudo-header if the protocol
-/// requires it.
+/// Writes the checksum into a payload, including the pseudo-header if the protocol requires it.
 fn summed(mut payload: Payload, (from, to): (IpAddr, IpAddr)) -> Payload {
     let mut all = vec![];
     if from.is_ipv6() {
@@ -171,7 +170,7 @@ fn error(random: &mut Random) -> Vec<u8> {
     ip(random, ends, &payload, None)
 }
 
-/// Returns an ICMP error from a router about an outer packet of this machine.
+/// Returns an ICMP error from a router about an outer packet that this machine sent.
 fn error_about_us(random: &mut Random) -> Vec<u8> {
     let inner = whole(random);
     let ipv4 = random.once_in(2);
@@ -189,8 +188,8 @@ fn error_about_us(random: &mut Random) -> Vec<u8> {
     ip(random, (ends.0, to), &payload, None)
 }
 
-/// Returns a tunneled packet. It is sent to this machine by an allowed or unknown sender, or it is
-/// sent to a VIP.
+/// Returns a tunneled packet. The packet is sent to this machine by an allowed or unknown sender,
+/// or it is sent to a VIP.
 fn tunnelled(random: &mut Random) -> Vec<u8> {
     let (client, vip) = ends(random);
     let inner = match random.below(3) {

@@ -1,5 +1,5 @@
-//! Checks requests for keys that belong to several backends, on three threads. Replies arrive on
-//! any queue, and some arrive twice, late or never. Every frame must be in exactly one place, each
+//! Checks requests whose keys belong to several backends, on three threads. Replies arrive on any
+//! queue, and some arrive twice, late or never. Every frame must be in exactly one place, each
 //! request must end exactly once, and replies must be complete and correct.
 
 use std::collections::BTreeMap;

@@ -51,7 +51,7 @@ impl Machine {
         Self { engines, counters }
     }
 
-    /// Receives frames on given interfaces and threads. Each thread must have a queue of the
+    /// Delivers frames on the given interfaces and threads. Each thread must have a queue of the
     /// interface. Returns the sent frames.
     fn takes(&mut self, frames: &[(u8, usize, Vec<u8>)]) -> Left {
         for (by, thread, frame) in frames {
@@ -118,14 +118,14 @@ fn reflect_returns_to_gateways_and_drops_unknown_senders() {
             assert_eq!(machine.unknown(), before + 1);
         }
     }
-    // The gateway of interface 0 sends on interface 1. This occurs if a router uses the same
-    // address on both links, or if its standby uses the address. A gateway is identified only by
-    // its address.
+    // The gateway of interface 0 sends on interface 1. This occurs if a router, or a router and its
+    // standby, use the same address on both links. A gateway is identified only by its address.
     let left = machine.takes(&[(1, 0, from(GATEWAYS[0], datagram(1, true, 100)))]);
     assert_eq!((left.len(), left[0].0, &left[0].1[..6]), (1, InterfaceId(1), &GATEWAYS[0][..]));
 }
 
-/// Returns a packet that is too long for the path. It has no DF flag, so it may be fragmented.
+/// Returns a packet that is too long for the path. The packet has no DF flag, so it may be
+/// fragmented.
 fn large(gateway: [u8; 6]) -> Vec<u8> {
     let mut frame = from(gateway, datagram(1, true, 1_460));
     frame[14 + 6] = 0;

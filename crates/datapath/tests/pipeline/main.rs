@@ -63,7 +63,8 @@ fn drain(engines: &mut [Thread], mut now: u64) {
     }
 }
 
-/// Checks that all important events occurred. If an event did not occur, the run did not test it.
+/// Checks that all important events occurred, because the run does not test an event that did not
+/// occur.
 fn came_to_everything(counters: &[Arc<ThreadCounters>]) {
     let reached: [(&str, u64); 16] = [
         ("opened", sum(counters, |c| &c.decapsulated)),
@@ -118,7 +119,7 @@ fn pipeline_keeps_frames_and_counters_consistent() {
         let which = random.below(u64::from(THREADS)) as usize;
         for _ in 0..random.below(32) {
             let frame = frames::any(&mut random);
-            // The headroom is the size that the XDP program opens, or a different size.
+            // The headroom has the size that the XDP program reserves, or a different size.
             let head = [0, 24, 24, 28, 44, 63][random.below(6) as usize];
             injected += u64::from(engines[which].device_mut().inject(&frame, head));
         }

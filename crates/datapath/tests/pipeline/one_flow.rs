@@ -1,6 +1,7 @@
 //! Checks a single flow that sends more packets than its thread can process. The thread processes
 //! packets in order of arrival. Packets of other flows therefore wait only for the packets before
-//! them in the ring. They are not dropped at a higher rate, and every received packet is sent.
+//! them in the ring. Other flows must not lose a larger share of their packets, and every received
+//! packet must be sent.
 
 use std::collections::VecDeque;
 
@@ -22,7 +23,7 @@ const TURNS: u64 = 4_000;
 /// The offset of the packet number in a sent frame.
 const NUMBER: usize = 14 + 24 + 20 + 8;
 
-/// Returns a packet of the client with address `host`. The payload is the packet number.
+/// Returns a packet from the client with address `host`. The payload is the packet number.
 fn frame(host: u8, number: u32) -> Vec<u8> {
     let udp = [udp_header(4_000, 443, 4), number.to_be_bytes().to_vec()].concat();
     whole_of(([198, 51, 100, host].into(), VIPS[0]), &udp)
@@ -39,7 +40,7 @@ fn snapshot() -> Snapshot {
     Snapshot::new(bed::plain((1..4).map(backend).collect())).unwrap()
 }
 
-/// The number of offered packets and of received packets.
+/// The numbers of offered and received packets.
 #[derive(Default)]
 struct Share {
     offered: u64,

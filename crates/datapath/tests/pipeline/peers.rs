@@ -19,7 +19,7 @@ use crate::random::Random;
 use crate::{MILLI, drops, in_one_place_and_counted_once, sum};
 
 const MACHINES: [[u8; 4]; 2] = [[192, 0, 2, 1], [192, 0, 2, 3]];
-/// The slot number of the other machine. It follows the slots of the backends.
+/// The slot number of the other machine. This slot follows the slots of the backends.
 const PEER: u32 = 5;
 const DATAGRAMS: u32 = 6;
 
@@ -154,8 +154,8 @@ fn backend_of_whole(machines: &mut [Machine; 2], random: &mut Random, now: u64, 
     backends.into_iter().next().unwrap()
 }
 
-/// Checks that each fragment arrived exactly once and that its TTL was decremented exactly once.
-/// All fragments of a datagram must have reached the same backend.
+/// Checks that each fragment arrived exactly once with a TTL that was decremented exactly once. All
+/// fragments of a datagram must have reached the same backend.
 fn all_arrived(datagrams: &[(Datagram, u8)], delivered: &Delivered) {
     assert_eq!(delivered.len(), datagrams.len() * 3);
     for (datagram, backend) in datagrams {
@@ -172,7 +172,7 @@ fn all_arrived(datagrams: &[(Datagram, u8)], delivered: &Delivered) {
     }
 }
 
-/// Sends some datagrams. Their fragments go in random order to the first `machines_used` machines.
+/// Sends some datagrams. The first `machines_used` machines receive the fragments in random order.
 fn round(
     machines: &mut [Machine; 2],
     random: &mut Random,

@@ -21,8 +21,8 @@ fn request(port: u16, command: &[u8]) -> Vec<u8> {
     whole_of(([198, 51, 100, 7].into(), VIPS[0]), &datagram(port, PORT, &payload))
 }
 
-/// Returns, for a write that was sent to a backend, its key, `true` if the backend accepts it, and
-/// the reply of the backend. The backend refuses one key in eight.
+/// Returns the key of a write to a backend, `true` if the backend accepts the write, and the
+/// backend's reply. The backend refuses one key in eight.
 fn answer(frame: &[u8]) -> (String, bool, Vec<u8>) {
     let udp = &frame[14 + 24 + 20..];
     let port = u16::from_be_bytes([udp[0], udp[1]]);
@@ -60,7 +60,7 @@ fn replicated_writes_end_once_and_lose_no_frames() {
     let (mut engines, counters) = threads(&live);
     let (mut random, mut now) = (Random(7), MILLI);
     let (mut asked, mut network, mut reply) = (BTreeMap::new(), Vec::<Vec<u8>>::new(), BTreeMap::new());
-    // The different replies of backends that were delivered for each key.
+    // The distinct backend replies that were delivered for each key.
     let mut brought: BTreeMap<String, BTreeSet<Vec<u8>>> = BTreeMap::new();
     for engine in &mut engines {
         engine.step(Now::from_nanos(now));

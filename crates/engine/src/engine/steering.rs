@@ -1,6 +1,6 @@
-//! Software steering: an I/O thread moves received frames to the mailboxes of packet threads. The
-//! forwarder selects the packet thread by flow hash. If the mailbox of that thread is full, the
-//! frame goes to the next thread with room.
+//! Implements software steering, in which an I/O thread moves received frames to the mailboxes of
+//! packet threads. The forwarder selects the packet thread by flow hash. If the mailbox of that
+//! thread is full, the frame goes to the next thread with room.
 //!
 //! See the Maglev paper, §3.1.
 
@@ -10,7 +10,7 @@ use super::Port;
 use crate::device::{Device, Received};
 use crate::mailbox::{Crossing, Purpose};
 
-/// The round-robin state over the packet threads that an I/O thread steers to.
+/// The round-robin state for the packet threads to which an I/O thread steers frames.
 #[derive(Debug)]
 pub(super) struct Turns {
     threads: u16,
@@ -47,8 +47,8 @@ impl<D: Device> Port<D> {
                 self.has_crossed(thread);
                 Ok(())
             }
-            // A fragment cannot go to another thread, because only the selected thread collects the
-            // fragments of this datagram.
+            // A fragment cannot go to a different thread, because only the selected thread collects
+            // the fragments of this datagram.
             Err(crossing) if matches!(reason, HandoffReason::Fragment { .. }) => {
                 self.release_frame(crossing.frame);
                 Err(DropReason::MailboxFull)

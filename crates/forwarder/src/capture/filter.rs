@@ -8,13 +8,13 @@ use classifier::mapped;
 use super::{EVERY_PACKET, Seen};
 use crate::{DropReason, ServiceId, SlotId, Snapshot, Verdict};
 
-/// The conditions for capturing a packet. A packet must meet all of them.
+/// The conditions for capturing a packet. A packet must meet all conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureFilter {
     /// Captures only packets to this VIP. `None` captures packets to all VIPs.
     pub vip: Option<VipFilter>,
-    /// Captures only packets for which a slot in this list was selected. Packets that were dropped
-    /// after the selection are included. `None` disables this condition.
+    /// Captures only packets for which the pipeline selected a slot in this list. Packets that were
+    /// dropped after the selection are included. `None` disables this condition.
     pub slots: Option<Vec<SlotId>>,
     /// Captures only packets that were dropped for a reason in this set. `None` disables this
     /// condition.
@@ -23,7 +23,7 @@ pub struct CaptureFilter {
     /// dropped before the table lookup are not captured.
     pub new_flows: bool,
     /// The sampling interval `n`. Each packet thread captures its first matching packet and then
-    /// every `n`-th one.
+    /// every `n`-th matching packet.
     pub sample: NonZeroU32,
 }
 

@@ -5,8 +5,8 @@
 //!
 //! For a write, stage 1 (classification) invalidates the cached values of the key. Values are
 //! invalidated before the write is sent and before any read in the same batch is answered. Each
-//! reply is sent to the source MAC address of the request. Replies from the cache stay within a
-//! byte limit per source. A request without a usable cached value is forwarded unchanged.
+//! reply is sent to the source MAC address of the request. A byte limit per source address applies
+//! to replies from the cache. A request without a usable cached value is forwarded unchanged.
 //!
 //! See §3 of the SmartSwitch paper ("Network-Caching") and `kv-switch/src/cache.rs`.
 
@@ -49,8 +49,8 @@ struct HashedKey<'a> {
 
 impl Core {
     /// Runs stage 1 (classification) for a request to a service with a cache. A write invalidates
-    /// cached values. For a cacheable read, this function stores the data that stage 2 (backend
-    /// selection) needs to look up the cached value.
+    /// cached values. For a cacheable read, stores the data with which stage 2 (backend selection)
+    /// looks up the cached value.
     #[inline]
     pub(super) fn note_for_cache(
         &mut self,
@@ -173,7 +173,7 @@ impl Core {
     }
 
     /// Sends the prepared reply that is stored with the cached value. Returns `None` if this
-    /// request needs another form of reply.
+    /// request needs a different reply format.
     #[inline]
     fn send_prepared(&self, packet: &mut Packet<'_>, state: &PacketState, hit: &Hit<'_>) -> Option<()> {
         let copied =
@@ -286,7 +286,7 @@ impl Core {
         })
     }
 
-    /// Processes the reply that a backend sent to a fetch, and updates the cache.
+    /// Processes a backend's reply to a fetch and updates the cache.
     pub(super) fn take_value(
         &mut self,
         batch: &Batch<'_>,
@@ -325,7 +325,7 @@ impl Core {
     }
 
     /// Updates the thread counters with the events that the cache has counted since the last call.
-    /// After the cache was replaced, its counts start at zero.
+    /// The counts start at zero when the cache is replaced.
     pub(super) fn publish_cache_counters(&mut self) {
         let Some(cache) = self.keyed.cache.as_deref() else {
             self.keyed.counted = CacheCounts::default();
@@ -370,7 +370,8 @@ fn cached_service<'a>(batch: &Batch<'a>, service: u32) -> Option<CachedService<'
 }
 
 /// Writes the link, IP and UDP headers of a reply whose payload is already in place. Source and
-/// destination of the request are swapped. `payload` is the checksum of the payload, if known.
+/// destination of the request are swapped. `payload` is the checksum of the payload, if it is
+/// known.
 #[inline]
 fn turn_round(packet: &mut Packet<'_>, link: &[u8], flow: &Flow, payload: Option<Sum>) -> Option<()> {
     let (front, ip) = packet.frame_mut().split_at_mut_checked(link.len())?;
@@ -399,8 +400,8 @@ fn read<'a>(
         key: asked.key,
         lease: rules.lease,
         fills_per_server: rules.fills_per_server,
-        // A new configuration invalidates all older cached values. A change in the state of a
-        // backend invalidates only the values from that backend, and is handled by other code.
+        // A new configuration invalidates all older cached values. A state change of a backend
+        // invalidates only the values from that backend, and is handled elsewhere.
         generation: batch.snapshot.generation().0,
         asked: AskedAt::of(flow),
     }
@@ -415,8 +416,8 @@ fn payload<'a>(frame: &'a [u8], parsed: &Parsed) -> Option<&'a [u8]> {
 
 /// Returns `true` if a reply may be sent back to the source of a request. Under
 /// `NextHopMode::Reflect` the source must be a known gateway. Both MAC addresses must be unicast,
-/// and the UDP checksum must be correct. The checksum is verified here because the request does not
-/// reach a backend.
+/// and the UDP checksum must be correct. The checksum is verified here because no backend receives
+/// the request.
 fn may_turn_round(batch: &Batch<'_>, frame: &[u8], parsed: &Parsed) -> bool {
     let Some(&[to, _, _, _, _, _, from @ ..]) = frame.first_chunk::<STATIONS>() else { return false };
     let [first, ..] = from;
@@ -438,8 +439,8 @@ const MOST_FRONT: usize = 16;
 /// The maximum length of a link header with two VLAN tags, in bytes. Every request frame is longer
 /// than this.
 const MOST_LINK: usize = 22;
-/// An upper bound for the length of a reply frame, minus the lengths of the request frame and the
-/// value, in bytes.
+/// The maximum number of bytes by which a reply frame exceeds the sum of the request frame and the
+/// value.
 const AROUND_A_VALUE: usize = 40;
 /// The index of 20 ms in `GATHER_TIMEOUTS_MS`.
 const FETCH_TIMEOUT: usize = {

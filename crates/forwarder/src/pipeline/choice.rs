@@ -1,5 +1,5 @@
-//! Stage 2 (backend selection) for packets that belong to a flow: chooses the backend. The
-//! connection table has precedence, followed by the Maglev table of the pool and then other
+//! Implements stage 2 (backend selection) for packets that belong to a flow. The backend is looked
+//! up in the connection table first, then in the pool's Maglev table, and then among other
 //! clusters. Both the fast path and the slow path use this module. Fragments and ICMP packets have
 //! their own modules (`fragments`, `icmp`).
 //!
@@ -80,9 +80,9 @@ impl Core {
     ) -> Result<(), DropReason> {
         self.choose_anew(batch, packet, flow, choice).inspect_err(|_| {
             if hit.renewed {
-                // The entry is removed, so that a retransmitted SYN begins a new flow. If the entry
-                // stayed, the retransmitted SYN would be treated as a packet of the existing flow
-                // and reach the draining backend.
+                // The entry is removed so that a retransmitted SYN begins a new flow. Otherwise,
+                // the SYN would be treated as a packet of the existing flow and reach the draining
+                // backend.
                 self.flows.table.forget(packet.key, batch.tick);
             }
         })?;
@@ -105,8 +105,8 @@ impl Core {
         }
         let guard = packet.service.guard.as_deref();
         let Some(guard) = guard.filter(|guard| guard.is_limited()) else { return Ok(()) };
-        // A crowded connection table may have evicted established flows. Packets of evicted flows
-        // must not count as new flows.
+        // A full connection table may have evicted established flows. Their packets must not be
+        // counted as new flows.
         let goes_on = packet.protocol == protocol::TCP && !packet.begins();
         if goes_on && self.flows.table.is_crowded() {
             return Ok(());
@@ -114,12 +114,11 @@ impl Core {
         self.limits.admit(guard, &batch.snapshot.hasher, flow, batch.now)
     }
 
-    /// Chooses a backend for a flow from the pool. If no backend of the pool is serving, another
-    /// cluster is chosen. This function also counts the flow. A flow that is not new is counted as
-    /// reselected.
+    /// Chooses a backend for a flow from the pool. If no backend of the pool is serving, chooses
+    /// another cluster. Also counts the flow. A flow that is not new is counted as reselected.
     // The result is written directly to `choice`. If the result were returned and copied, the CPU
-    // would read it in words of a different size from those in which it was written. Store-to-load
-    // forwarding would then fail and stall the CPU.
+    // would read it in words of a different size than it wrote, and the failed store-to-load
+    // forwarding would stall the CPU.
     #[inline(always)]
     fn choose_anew(
         &self,
@@ -133,8 +132,7 @@ impl Core {
         let selection = local.or_else(|| remote::select(snapshot, packet, &flow.destination));
         let Selection { slot, entry, rehashed } = selection.ok_or(DropReason::NoBackend)?;
         self.count_for(slot, service.id, |pair| pair.flows.add(1));
-        // Each addition is an atomic store, so it is skipped in the common case in which the count
-        // is 0.
+        // Each addition is an atomic store, which is skipped in the common case of a zero count.
         if rehashed > 0 {
             self.counters.rehashed.add(1);
         }
@@ -151,7 +149,7 @@ impl Core {
         Ok(())
     }
 
-    /// Updates the counters of a slot and of a service, if these counters exist.
+    /// Updates the counters of a slot and a service, if these counters exist.
     #[inline(always)]
     pub(super) fn count_for(&self, slot: SlotId, service: ServiceId, count: impl Fn(&PairCounter)) {
         if let Some(pair) = self.counters.backend(slot.0) {
@@ -163,7 +161,7 @@ impl Core {
     }
 }
 
-/// Returns `true` if the packet may go to the backend that its connection table entry names.
+/// Returns `true` if the packet may be sent to the backend in its connection table entry.
 #[inline(always)]
 fn follows(packet: &FlowPacket<'_>, snapshot: &Snapshot, hit: &Hit) -> bool {
     let slot = SlotId(hit.slot);

@@ -6,7 +6,7 @@ use super::upstream_requests::UpstreamRequests;
 use crate::{ThreadId, Timeouts};
 use sip_lanes::LaneHashers;
 
-/// The configuration of the pipeline of one packet thread.
+/// The configuration of a packet thread's pipeline.
 #[derive(Clone, Debug)]
 pub struct PipelineConfig {
     /// The packet thread that runs the pipeline.
@@ -35,10 +35,11 @@ pub struct PipelineConfig {
     /// request are dropped.
     pub upstream_requests: Option<UpstreamRequests>,
     /// `true` if software steering ([`crate::SoftwareSteering`]) has already distributed the
-    /// packets by flow. This thread then processes the packets that it decapsulates.
+    /// packets by flow. This thread then processes the packets that it decapsulates itself, instead
+    /// of passing them to other threads.
     pub is_steered: bool,
     /// A callback that receives the address range of each large table before the table is first
-    /// accessed. The callback can advise the kernel to use huge pages.
+    /// accessed. For example, the callback can advise the kernel to use huge pages.
     pub advise: fn(Range<usize>),
 }
 

@@ -3,9 +3,9 @@
 //! decides which packets reach a packet thread, and `classifier` decides which senders are allowed.
 //!
 //! Peers and upstream tunnels must send to an address of this machine, and other clusters must send
-//! to a VIP. Only one outer header is removed, so a tunnel inside a tunnel reaches the backend.
-//! Recursion marks limit the redirects of a packet, which prevents forwarding loops between
-//! machines.
+//! to a VIP. Only one outer header is removed, so the backend of a nested tunnel receives the inner
+//! tunnel packet. Recursion marks limit the redirects of a packet, which prevents forwarding loops
+//! between machines.
 //!
 //! See the Maglev paper (§2.1, §4.2 and §4.3), RFC 1701 (recursion control) and RFC 6040 (ECN).
 
@@ -38,7 +38,8 @@ pub(super) fn may_carry(parsed: &Parsed) -> bool {
 }
 
 /// Returns the outer headers and the kind of sender, if the packet was sent to this machine by an
-/// allowed tunnel sender. Returns `None` for all other packets, which are processed unchanged.
+/// allowed tunnel sender. Returns `None` for all other packets, which are processed without
+/// decapsulation.
 pub(super) fn decapsulated_here(
     snapshot: &Snapshot,
     frame: &[u8],
@@ -53,7 +54,7 @@ pub(super) fn decapsulated_here(
 
 impl Core {
     /// Removes the outer header of a tunnel packet from an allowed sender. Returns `None` for all
-    /// other packets, which stay unchanged.
+    /// other packets and leaves them unchanged.
     #[cold]
     pub(super) fn decapsulate(
         &mut self,
@@ -91,10 +92,10 @@ impl Core {
         parse(packet.frame()).map_err(unreadable)
     }
 
-    /// Returns the thread that must process an inner packet, or `None` if it is this thread. RSS
-    /// sees only a few outer 5-tuples and cannot distribute the packets, so this function
-    /// distributes the packets by the hash of the inner 5-tuple. With software steering, the I/O
-    /// thread has already done this.
+    /// Returns the thread that must process an inner packet, or `None` if this thread must process
+    /// it. RSS cannot distribute tunneled packets evenly, because there are only a few outer
+    /// 5-tuples. This function uses the hash of the inner 5-tuple instead. With software steering,
+    /// the I/O thread has already done this.
     pub(super) fn thread_of_inner(
         &self,
         batch: &Batch<'_>,

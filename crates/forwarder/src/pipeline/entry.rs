@@ -55,10 +55,10 @@ impl Core {
     }
 
     /// Runs stage 1 (classification) for a keyed request after the fast path has read its headers.
-    /// This function does the same as `classify`, but without parsing the headers and finding the
-    /// service. The request cannot be a reply to an upstream request, because those replies arrive
-    /// at addresses of this machine. The `config` crate warns about a VIP that is also an address
-    /// of the machine.
+    /// Does the same as `classify`, but does not parse the headers or look up the service. The
+    /// request cannot be a reply to an upstream request, because those replies arrive at addresses
+    /// of this machine. The `config` crate warns about a VIP that is also an address of the
+    /// machine.
     #[inline(never)]
     pub(super) fn classify_request(
         &mut self,

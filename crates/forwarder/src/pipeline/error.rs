@@ -1,4 +1,4 @@
-//! The error type for the creation of a pipeline.
+//! The error type for pipeline creation.
 
 /// The reason why a pipeline could not be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

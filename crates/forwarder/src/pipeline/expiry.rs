@@ -1,7 +1,8 @@
 //! Limits the lifetime of values that are stored on a failover backend. If the backend of a key is
-//! not serving, writes to this key go to another backend, with a shorter time to live
+//! not serving, writes to this key go to a failover backend, with a shorter time to live
 //! (`failover.ttl`). This module rewrites such requests and updates their lengths and checksums.
-//! The time formats are in `kv-switch`, and the placement of keys is in `key_choice`.
+//! The crate `kv-switch` implements the time formats, and the module `key_choice` implements the
+//! placement of keys.
 //!
 //! Only a request with a correct checksum, or without a checksum, is rewritten.
 
@@ -30,7 +31,7 @@ impl ShortLived {
     }
 
     /// Returns the maximum lifetime of a value on a failover backend. Returns `None` if the
-    /// lifetime that the client requested is not limited.
+    /// client's requested lifetime is not limited.
     pub(super) fn life(&self, rules: &KeyRules) -> Option<ShortLife> {
         let now = || u32::try_from(self.clock.unix_seconds()).unwrap_or(u32::MAX);
         rules.failover_ttl.map(|seconds| ShortLife { seconds, now: now() })

@@ -1,6 +1,7 @@
 //! The fast path for TCP and UDP packets with headers at fixed positions. The fast path takes a
-//! third of the time of the slow path. Header fields stay in registers or in one cache line per
-//! packet, several hashes are computed in parallel, and headers are written with wide stores.
+//! third of the time that the slow path takes. The fast path keeps header fields in registers or in
+//! one cache line per packet, computes several hashes in parallel, and writes headers with wide
+//! stores.
 //!
 //! This module implements stage 1 (classification), `backend` implements stage 2 (backend
 //! selection), and `bytes` implements stage 3 (rewriting). If the fast path cannot handle a packet,
@@ -24,14 +25,14 @@ use crate::{
 };
 use sip_lanes::LaneHashers;
 
-/// The state of all fast-path packets of a batch.
+/// The state of all fast-path packets in a batch.
 #[derive(Debug)]
 pub(super) struct FastBatch {
     pub(super) places: Box<[FastPacket]>,
     v4: Messages<2>,
     v6: Messages<5>,
     hashers: LaneHashers,
-    /// `true` if the batch contains IPv4 packets for which no service has been looked up yet.
+    /// `true` if the batch contains IPv4 packets whose service has not been looked up yet.
     has_read: bool,
 }
 
@@ -41,8 +42,8 @@ pub(super) struct FastBatch {
 pub(super) struct FastPacket {
     hash: u64,
     key: u64,
-    /// The result of the bucket probe. No bucket is probed for a SYN packet, so the field of a SYN
-    /// packet still contains the result for an earlier packet.
+    /// The result of the bucket probe. No bucket is probed for a SYN packet, in which case the
+    /// field still contains the result for an earlier packet.
     bucket_probe: BucketProbe,
     /// The index of the service in the snapshot.
     service: u32,
@@ -67,8 +68,9 @@ pub(super) struct FastPacket {
 enum Disposition {
     /// The packet takes the slow path. The other fields of its `FastPacket` are unused.
     General,
-    /// The packet is a request to a keyed service. Stages 1 and 2 use its [`PacketState`]. In stage
-    /// 3 (rewriting), the fast path may write the headers of this packet.
+    /// The packet is a request to a keyed service. Stage 1 (classification) and stage 2 (backend
+    /// selection) use its [`PacketState`]. In stage 3 (rewriting), the fast path may write the
+    /// headers of this packet.
     Request,
     /// The headers have been read, but no service has been looked up yet. This value exists only
     /// during stage 1 (classification).
@@ -208,8 +210,8 @@ impl FastPacket {
         Some((headers, self.service))
     }
 
-    /// Moves a keyed request back to the fast path after stage 2 (backend selection) if only its
-    /// packet headers have to change.
+    /// Returns a keyed request to the fast path after stage 2 (backend selection) if only its
+    /// packet headers must be changed.
     #[inline]
     pub(super) fn follow(&mut self, state: &PacketState) {
         let is_answered = state.cached.is_some_and(|cached| cached.copy.is_some());
@@ -387,8 +389,8 @@ impl Core {
     fn ask_for_flows(&self, batch: &Batch<'_>, places: &mut [FastPacket], hashed: &Hashed<'_>) {
         for (number, hash) in hashed.places.iter().zip(hashed.hashes) {
             let Some(place) = places.get_mut(usize::from(*number)) else { continue };
-            // The connection table key equals the flow hash under the 5-tuple policy. Only flows
-            // under this policy have a TCP state signal other than `Datagram`.
+            // Under the 5-tuple policy, the connection table key is the flow hash. Only flows under
+            // this policy have a packet type other than `Datagram`.
             (place.hash, place.key) = (*hash, *hash);
             match place.signal {
                 Signal::Data | Signal::FinOrRst => self.flows.table.prefetch_first(*hash),
@@ -402,7 +404,7 @@ impl Core {
     }
 
     /// Prefetches both buckets of a flow in the connection table and its entry in the Maglev table.
-    /// The Maglev entry is needed because a SYN packet usually begins a new flow.
+    /// The Maglev entry is prefetched because a SYN packet usually begins a new flow.
     #[inline(always)]
     fn ask_for_newcomer(&self, batch: &Batch<'_>, place: &FastPacket) {
         self.flows.table.prefetch(place.key);
@@ -434,7 +436,7 @@ impl Scratch {
         !is_fast && self.states.get(place).is_some_and(|state| state.decapsulated_from.is_some())
     }
 
-    /// Copies the state of fast-path packets to `states`, where packet captures read it.
+    /// Copies the state of fast-path packets to `states`, from which packet captures read it.
     #[cold]
     pub(super) fn show_plain(&mut self, packets: usize) {
         for (place, state) in self.fast.places.iter().zip(self.states.iter_mut()).take(packets) {

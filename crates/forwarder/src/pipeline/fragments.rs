@@ -1,7 +1,7 @@
-//! IP fragments: sends all fragments of a datagram to the backend of its first fragment. One thread
-//! collects the fragments of a datagram, and the other threads pass fragments to that thread. The
-//! collecting thread keeps the decision for the first fragment in its fragment table. A fragment
-//! that arrives before the first fragment is held.
+//! Sends all IP fragments of a datagram to the backend of its first fragment. One thread collects
+//! the fragments of a datagram, and the other threads pass fragments to that thread. The collecting
+//! thread keeps the decision for the first fragment in its fragment table. A fragment that arrives
+//! before the first fragment is held.
 //!
 //! The same function chooses the backend for a first fragment and for an unfragmented packet, so
 //! both reach the same backend.
@@ -118,8 +118,8 @@ impl Core {
         if let Some(reason) = unwelcome(snapshot, &flow.destination).or_else(|| suspicious(&parsed)) {
             return Some(Verdict::Drop(reason));
         }
-        // If further IPv6 extension headers follow, only the first fragment shows the transport
-        // protocol. The service of the later fragments would then be unknown.
+        // If IPv6 extension headers follow, the transport protocol is known only from the first
+        // fragment, so the later fragments could not be assigned to a service.
         let is_bare = parsed.share(packet.frame()) == parsed.l4;
         if let Some(index) = is_bare.then(|| portless(snapshot, flow)).flatten() {
             return self.enter_portless(batch, flow, index, state).err().map(Verdict::Drop);
@@ -370,7 +370,7 @@ fn extent(packet: &Packet<'_>, parsed: &Parsed) -> Extent {
     Extent { offset, bytes: parsed.end.saturating_sub(parsed.share(packet.frame())), more }
 }
 
-/// Returns the drop reason for fragments that legitimate hosts do not send.
+/// Returns a drop reason if no legitimate host sends such a fragment.
 fn suspicious(parsed: &Parsed) -> Option<DropReason> {
     let carried = parsed.end.saturating_sub(parsed.l4);
     match (parsed.fragment, parsed.protocol) {
@@ -396,9 +396,9 @@ fn name(snapshot: &Snapshot, packet: &Packet<'_>, parsed: &Parsed) -> Name {
     Name { key, hash: snapshot.hasher.datagram(&key) }
 }
 
-/// Returns the protocol number that is part of the key of a datagram. For IPv4 this is the protocol
-/// field of the IP header. For IPv6 the result is a constant, because the protocol is not part of
-/// the identity of an IPv6 datagram (RFC 8200 §4.5).
+/// Returns the protocol number that is part of a datagram's key. For IPv4 this is the protocol
+/// field of the IP header. For IPv6, the result is a constant, because the protocol does not
+/// identify an IPv6 datagram (RFC 8200 §4.5).
 pub(super) fn datagram_protocol(frame: &[u8], parsed: &Parsed) -> u8 {
     match parsed.family {
         Family::V4 => frame.get(usize::from(parsed.l3) + 9).copied().unwrap_or(0),
@@ -426,7 +426,7 @@ fn millis(now: Now) -> Millis {
     Millis(now.nanos() / 1_000_000)
 }
 
-/// The minimum number of TCP bytes in a first fragment, so that it contains the checksum field
+/// The minimum number of TCP header bytes in a first fragment, which include the checksum field
 /// (`tmin` in RFC 1858 §3.1.1).
 const TCP_HEADER: u16 = 16;
 const UDP_HEADER: u16 = 8;

@@ -1,11 +1,12 @@
-//! Requests for several keys that are stored on different backends. The packet thread sends one
-//! upstream request per backend, and sends the client one combined reply. Upstream requests and
-//! replies are sent between batches. The protocol formats, the pending requests and the validation
-//! of replies are in `kv-switch`. The placement of keys is in `crate::keyed`.
+//! Handles requests for several keys that are stored on different backends. The packet thread sends
+//! one upstream request per backend and combines the replies into one reply to the client. Upstream
+//! requests and replies are sent between batches. The protocol formats, the pending requests and
+//! the validation of replies are in `kv-switch`. The placement of keys is in `crate::keyed`.
 //!
 //! Upstream requests are encapsulated like requests from clients. A backend's reply is accepted
 //! only if it comes from the destination address of the upstream request. The client's reply is
-//! sent to the source MAC address of the request. The request is copied, so its frame is not held.
+//! sent to the source MAC address of the request. The request is copied, so that its frame need not
+//! be held.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -60,9 +61,9 @@ pub(super) struct Question<'a> {
     pub(super) service: &'a Service,
     pub(super) keyed: &'a Keyed,
     pub(super) slot: SlotId,
-    /// The address of this machine that the backend sends its reply to.
+    /// The address of this machine to which the backend sends its reply.
     pub(super) own: IpAddr,
-    /// The VIP address and port that the client sent its request to.
+    /// The VIP address and port to which the client sent its request.
     pub(super) vip: SocketAddr,
 }
 
@@ -167,8 +168,8 @@ impl Core {
                     break;
                 }
             }
-            // If no upstream request could be sent for this client request, the request is already
-            // complete. The reply reports keys as missing if their backends are unreachable.
+            // If no upstream request could be sent for a client request, the client request is
+            // already complete. Its reply reports keys of unreachable backends as missing.
             if own.table.is_complete(number) {
                 own.whole.push(number);
             }
@@ -241,8 +242,8 @@ impl Core {
     }
 }
 
-/// Sends all datagrams of the reply to a client. If there are not enough free frames, no datagram
-/// is sent. Returns `None` if a datagram could not be sent.
+/// Sends all datagrams of the reply to a client. Sends nothing if there are too few free frames.
+/// Returns `None` if a datagram could not be sent.
 fn send_reply(
     table: &GatherTable<ReturnPath, UpstreamExchange>,
     batch: &Batch<'_>,
@@ -291,8 +292,8 @@ pub(super) fn server(keyed: &Keyed, backend: &Slot, vip: SocketAddr) -> Option<S
     }
 }
 
-/// Returns the backend as a destination of upstream requests, or `None` if upstream requests cannot
-/// be sent to it.
+/// Returns the destination for upstream requests to a backend, or `None` if this backend cannot
+/// receive upstream requests.
 pub(super) fn target_of(batch: &Batch<'_>, keyed: &Keyed, slot: SlotId, way: &ReturnPath) -> Option<Target> {
     let backend = batch.snapshot.slots().get(slot.0 as usize)?;
     let room = server(keyed, backend, way.vip()).and_then(|_| room(backend, way.family))?;
@@ -331,6 +332,6 @@ pub(super) fn no_answer(why: NoAnswer) -> DropReason {
 }
 
 const PLAIN_LINK: usize = 14;
-/// The maximum payload of an upstream request, in bytes. Memcached servers limit their own
-/// datagrams to the same length.
+/// The maximum payload of an upstream request, in bytes. Memcached servers use the same limit for
+/// datagrams.
 const MOST_ASKED: u16 = 1_400;

@@ -1,5 +1,5 @@
-//! ICMP and ICMPv6 packets to a VIP. Echo requests are answered in place, and ICMP errors quote a
-//! packet and are forwarded to the backend of the quoted flow. The XDP program leaves neighbor
+//! Handles ICMP and ICMPv6 packets to a VIP. Echo requests are answered in place. ICMP errors quote
+//! a packet, and are forwarded to the backend of the quoted flow. The XDP program leaves neighbor
 //! discovery to the kernel. The module `fragments` handles fragmented ICMP packets, the module
 //! `refusal` sends ICMP errors, and the module `outer_error` handles errors about outer packets.
 //!
@@ -57,7 +57,7 @@ impl Core {
         if !self.may_reply(batch, &flow.source) {
             return Verdict::Drop(DropReason::ReplyRate);
         }
-        // The new bounds exclude the Ethernet padding behind the IP packet.
+        // The new bounds exclude the Ethernet padding after the IP packet.
         packet.set_bounds(packet.start(), packet.start() + usize::from(parsed.end));
         packet.move_to_front();
         Verdict::Reply
@@ -98,8 +98,8 @@ impl Core {
     ) -> Result<(), DropReason> {
         let snapshot = batch.snapshot;
         let Addresses { src: router, dst: destination } = state.parsed.addresses(packet.frame());
-        // Each ICMP error is counted against the rate limit once. An error that another thread
-        // handed over has already been counted by that thread.
+        // Each ICMP error counts once against the rate limit. If another thread handed the error
+        // over, that thread has already counted it.
         let is_handed_on = matches!(packet.origin(), Origin::Thread(_, HandoffReason::IcmpError { .. }));
         if !is_handed_on && !self.may_take_error(batch, &router) {
             return Err(DropReason::IcmpRate);
@@ -148,8 +148,9 @@ impl Core {
         choose_by_table(batch, packet, state).err().map(Verdict::Drop)
     }
 
-    /// Returns a verdict that passes the packet to the next thread, whose connection table may
-    /// contain the quoted flow. Returns `None` if all threads have searched their tables.
+    /// Returns a verdict that passes the packet to the next thread, which searches its own
+    /// connection table for the quoted flow. Returns `None` if all threads have searched their
+    /// tables.
     pub(super) fn ask_next(&self, packet: &Packet<'_>, state: &PacketState) -> Option<Verdict> {
         let asked = match packet.origin() {
             Origin::Thread(_, HandoffReason::IcmpError { asked, .. }) => asked.saturating_add(1),
@@ -162,7 +163,7 @@ impl Core {
     }
 }
 
-/// The client's flow that an ICMP error refers to.
+/// The client flow that an ICMP error refers to.
 struct QuotedFlow {
     /// The index of the service in the snapshot.
     service: u32,
@@ -172,8 +173,8 @@ struct QuotedFlow {
 }
 
 /// Returns the service and the hash of the quoted flow. A backend sent the quoted packet, so the
-/// client's flow has the reversed 5-tuple. A quoted echo reply belongs to no flow. The backend for
-/// such an error is chosen by the hash of the quoted addresses.
+/// client's flow has the reversed 5-tuple. A quoted echo reply belongs to no flow, so its backend
+/// is chosen by the hash of the quoted addresses.
 fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<QuotedFlow, DropReason> {
     let (source, destination) = (quoted.addresses.dst, quoted.addresses.src);
     let is_icmp = matches!(quoted.protocol, protocol::ICMP | protocol::ICMPV6);

@@ -1,6 +1,6 @@
-//! Requests to keyed services. Stage 1 (classification) parses a request and hashes its key, and
-//! stage 2 (backend selection) chooses the backend that stores the key. The placement of keys is in
-//! `crate::keyed`, and the protocol formats are in `kv-switch`.
+//! Handles requests to keyed services. Stage 1 (classification) parses a request and hashes its
+//! key, and stage 2 (backend selection) chooses the backend that stores the key. The placement of
+//! keys is in `crate::keyed`, and the protocol formats are in `kv-switch`.
 //!
 //! A request is processed under one snapshot and is not added to the connection table.
 //!
@@ -20,7 +20,7 @@ use crate::{DropReason, Flow, KeyPlace, Keyed, Packet, Service, Snapshot, Step};
 impl Core {
     /// Runs stage 1 (classification) for a request to a keyed service: parses the request, and
     /// finds the hash and the pool of its key. `state` must contain the service. A request without
-    /// a key is assigned by its flow hash.
+    /// a key is assigned to a backend by its flow hash.
     #[inline(never)]
     pub(super) fn read_request(
         &mut self,
@@ -59,7 +59,7 @@ impl Core {
         Ok(())
     }
 
-    /// Finds the hashes and pools of the keys of a request, and selects the action for stage 2
+    /// Finds the hash and the pool of each key in a request, and selects the action for stage 2
     /// (backend selection).
     #[inline]
     fn look_for_keys(
@@ -89,8 +89,8 @@ impl Core {
         if state.stage == Stage::Gather && !self.may_gather(keyed) {
             return Err(DropReason::KvSplit);
         }
-        // A request must not be fragmented if this machine generates or forwards the reply. In
-        // other cases, the later fragments follow the first fragment to its backend.
+        // A request must be unfragmented if this machine generates or forwards the reply.
+        // Otherwise, later fragments are sent to the backend of the first fragment.
         if state.parsed.fragment != Fragment::None && state.stage != Stage::Keyed {
             return Err(DropReason::KvNoReturnPath);
         }
@@ -144,7 +144,8 @@ impl Core {
     }
 
     /// Runs stage 2 (backend selection) for a request to a keyed service: chooses the backend that
-    /// stores the key. For a request without a key, the flow hash chooses any serving backend.
+    /// stores the key. For a request without a key, the flow hash selects one of the serving
+    /// backends.
     pub(super) fn choose_by_key(
         &mut self,
         batch: &Batch<'_>,
@@ -200,8 +201,9 @@ fn stage_of_write(keyed: &Keyed, payload: &[u8], ask: &Ask) -> Stage {
     }
     match ask.plan {
         _ if !application.is_acknowledged(&request) => stage(keyed),
-        // For a proxied request, the table of pending upstream requests stores only one written
-        // key. For a write to several keys, this machine therefore combines the replies itself.
+        // For a proxied request, the table of pending upstream requests can store only one written
+        // key. This machine therefore splits a write to several keys and combines the replies
+        // itself.
         Plan::Join => Stage::Gather,
         _ => Stage::Through,
     }
@@ -244,7 +246,7 @@ impl Request<'_> {
         self.keyed.rules.place(self.keyed.rules.application.key(self.payload, item, &mut room))
     }
 
-    /// Counts each key of the request for the list of hot keys.
+    /// Adds each key of the request to the hot-key counts.
     #[cold]
     fn count_keys(&self, ask: &Ask, hot_keys: &mut HotKeys) {
         let application = &self.keyed.rules.application;
@@ -255,8 +257,8 @@ impl Request<'_> {
         });
     }
 
-    /// Returns the hash and pool of the first key if the backend of this key stores all keys of the
-    /// request. Otherwise returns [`Placed::Apart`].
+    /// If the backend of the first key stores all keys in the request, returns the hash and the
+    /// pool of the first key. Otherwise returns [`Placed::Apart`].
     #[inline(never)]
     fn common_place(&self, ask: &Ask) -> Placed {
         let first = self.place_of(&ask.first);

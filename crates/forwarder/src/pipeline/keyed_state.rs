@@ -1,5 +1,5 @@
-//! The state of a packet thread for keyed services. Requests to keyed services are not tracked in
-//! the connection table.
+//! The state of a packet thread for keyed services. The connection table does not contain such
+//! requests.
 
 use kv_switch::{CacheCounts, HotKeys};
 

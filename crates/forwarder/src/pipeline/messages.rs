@@ -1,9 +1,9 @@
 //! Buffers for the hash inputs (messages) of a batch. The words of several messages are interleaved
-//! in lanes, so that `sip-lanes` hashes these messages in parallel. `classifier` defines the
+//! in lanes, so that `sip-lanes` can hash these messages in parallel. `classifier` defines the
 //! content of a message.
 //!
 //! Message `n` is in lane `n % LANES` of group `n / LANES`. The lanes after the last message
-//! contain data of earlier batches.
+//! contain data from earlier batches.
 
 use sip_lanes::{HashMany, LANES, Lanes, SipKey};
 

@@ -1,10 +1,10 @@
-//! ICMP errors that quote an outer packet of this machine. The path MTU in such an error is
-//! reported to the control plane, and the error is not forwarded.
+//! Handles ICMP errors that quote an outer packet from this machine. The path MTU in such an error
+//! is reported to the control plane. The error itself is not forwarded.
 //!
-//! An error is trusted only if the quoted packet was sent to the backend of its flow. The
-//! connection tables contain the backend of each flow. If the quote is too short for the ports of
-//! the inner packet, the flow is unknown. The control plane then only checks that the address
-//! belongs to a backend (`control_plane::Paths::learn`).
+//! An error is trusted only if the quoted packet was sent to the backend that the connection tables
+//! contain for its flow. If the quote is too short to include the inner ports, the flow is unknown.
+//! The control plane then only checks that the address belongs to a backend
+//! (`control_plane::Paths::learn`).
 //!
 //! See RFC 792, RFC 1191, RFC 4443, RFC 8201 and RFC 2003 (§4).
 
@@ -106,23 +106,23 @@ fn flow_of(inner: &Quoted) -> Option<Flow> {
     })
 }
 
-/// Returns `true` if the quoted outer packet was sent to the backend in `slot`.
+/// Returns `true` if the quoted outer packet was addressed to the backend in `slot`.
 fn is_on(snapshot: &Snapshot, slot: SlotId, error: &IcmpError) -> bool {
     let destination = canonical(&error.quoted.addresses.dst);
     snapshot.slots.get(slot.0 as usize).is_some_and(|slot| slot.reach().contains(destination))
 }
 
-/// Returns the path MTU to assume for a router that does not report one. The returned value is the
-/// next plateau below the size of the quoted packet (RFC 1191 §7.1, table 7-1). Routers from before
-/// 1990 do not report their MTU.
+/// Returns the path MTU to assume if a router does not report an MTU, as was common before RFC 1191
+/// (1990). The result is the next plateau below the size of the quoted packet (RFC 1191 §7.1, table
+/// 7-1).
 fn older_router(quoted: &Quoted) -> u32 {
     let plateaus = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508];
     plateaus.into_iter().find(|plateau| *plateau < quoted.total_len).unwrap_or(508)
 }
 
-/// Returns the lowest path MTU that is accepted. This limit keeps forged errors from forcing tiny
-/// fragments. For IPv6 the limit is the minimum MTU of the protocol. For IPv4 the limit is the size
-/// that every host accepts (RFC 1122 §3.3.2) minus a margin for headers, like `min_pmtu` in Linux.
+/// Returns the lowest path MTU that is accepted. The limit prevents forged errors from causing tiny
+/// fragments. For IPv6 it is the minimum MTU of the protocol. For IPv4 it is the packet size that
+/// every host accepts (RFC 1122 §3.3.2), minus a margin for headers, like `min_pmtu` in Linux.
 const fn lowest_mtu(family: Family) -> u16 {
     match family {
         Family::V4 => 552,

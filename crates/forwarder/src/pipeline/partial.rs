@@ -1,8 +1,8 @@
-//! Detects packets with a partial checksum. The sender of such a packet expected a network card to
-//! complete the checksum, but no device on the path did. One packet per second is examined. A
-//! complete checksum looks like a partial one once in 65,536 packets, so
-//! [`Notice::PartialChecksum`] is sent only after three partial checksums in a row ([`IN_A_ROW`]).
-//! Packets are not changed. For a batch in which no packet is examined, the cost is one comparison.
+//! Detects packets with a partial checksum. The sender of such a packet relied on checksum offload,
+//! but no device on the path completed the checksum. One packet per second is examined. One in
+//! 65,536 complete checksums looks like a partial checksum, so [`Notice::PartialChecksum`] is sent
+//! only after three partial checksums in a row ([`IN_A_ROW`]). Packets are not changed. If no
+//! packet of a batch is examined, the cost is one comparison.
 //!
 //! See `CHECKSUM_PARTIAL` in the Linux header `include/linux/skbuff.h`. The checksum field of such
 //! a packet contains the sum of the pseudo header, without the final complement.
@@ -14,7 +14,7 @@ use super::state::Batch;
 use super::{Core, Scratch};
 use crate::{Notice, Origin, Packet};
 
-/// The time of the next examination, and the number of partial checksums in a row.
+/// The time of the next examination, and the number of consecutive partial checksums.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     /// The time of the next examination, in nanoseconds.
@@ -42,7 +42,7 @@ impl Core {
         self.looks.in_a_row = if is_partial { self.looks.in_a_row + 1 } else { 0 };
         if self.looks.in_a_row == IN_A_ROW {
             self.looks.in_a_row = 0;
-            // If the notice is lost, the next partial checksums cause another notice.
+            // If the notice is lost, further partial checksums cause a new notice.
             let _ = self.notices.as_mut().map(|notices| notices.send(Notice::PartialChecksum { interface }));
         }
     }

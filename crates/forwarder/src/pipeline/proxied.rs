@@ -1,15 +1,15 @@
-//! Proxied requests, whose replies return through this machine. A request is proxied if its
+//! Handles proxied requests, whose replies return through this machine. A request is proxied if its
 //! backends do not have the VIP address, or if it is a write and the cache is strict. This machine
 //! sends the request with its own source port and request ID, and the client receives the reply
 //! from the VIP. The crate `kv-switch` stores the pending requests, and the module `keyed` chooses
 //! the backend.
 //!
-//! A reply is accepted only if it comes from the destination address of the request. The client's
-//! reply goes to the source MAC address of the client's request. Only addresses, ports, the request
-//! ID, the TTL and checksums are changed, so the endpoints can still verify the checksum of the
-//! payload. With a strict cache, the reply to a write is forwarded only after the write has been
-//! recorded, which invalidates older cached values on all threads. If recording fails, the reply is
-//! dropped.
+//! A reply is accepted only if it comes from the destination address of the request. The reply to
+//! the client goes to the source MAC address of its request. Only addresses, ports, the request ID,
+//! the TTL and checksums are changed. Checksums are updated incrementally, so the endpoints still
+//! detect corrupted payloads. With a strict cache, the reply to a write is forwarded only after the
+//! write has been recorded, which invalidates older cached values on all threads. If recording
+//! fails, the reply is dropped.
 //!
 //! See the AppSwitch paper (§3, "rewrite") and RFC 3022.
 
@@ -158,7 +158,7 @@ fn readdress_and_rewrite(
     id: ExchangeId,
 ) -> Result<Written, DropReason> {
     let Passing { way, server, id: theirs, .. } = passing;
-    // The addresses must change before encapsulation, because the outer headers may include a
+    // The addresses must be replaced before encapsulation, because the outer headers may include a
     // checksum over the whole packet.
     readdress(packet, params.parsed, [SocketAddr::new(way.own, id.port), *server], id.request)?;
     rewrite(packet, params).inspect_err(|_| {
@@ -206,7 +206,7 @@ fn send_back(packet: &mut Packet<'_>, parsed: &Parsed, passing: &Passing) -> Res
     Ok(())
 }
 
-/// The index of 1 s in `GATHER_TIMEOUTS_MS`. This timeout applies to a write with a strict cache if
+/// The index of 1 s in `GATHER_TIMEOUTS_MS`. This timeout applies to writes with a strict cache if
 /// the backends have the VIP address.
 const STRICT_TIMEOUT: usize = {
     assert!(GATHER_TIMEOUTS_MS[9] == 1_000, "the timeout of a strict write must be 1 s");

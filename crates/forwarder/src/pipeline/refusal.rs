@@ -1,6 +1,6 @@
-//! Packets that cannot be forwarded unchanged. Either the sender receives an ICMP error, or the
-//! packet is held and the next `poll` sends it in fragments. The crate `packet` defines the formats
-//! of ICMP errors and fragments.
+//! Handles packets that cannot be forwarded, for example because they are too big. Either the
+//! sender receives an ICMP error, or the packet is held and the next `poll` sends it in fragments.
+//! The crate `packet` defines the formats of ICMP errors and fragments.
 //!
 //! See RFC 1191, RFC 1812 (§4.3.2 and §5.3.1), RFC 8201, RFC 4443 (§3.2), RFC 2473 (§7) and RFC
 //! 4459.
@@ -104,8 +104,9 @@ impl Core {
             (_, Family::V6) if parsed.ip_len() <= LEAST_V6_MTU => self.cut_outer(batch, packet, state, slot),
             _ if parsed.dont_fragment => self.answer_mtu(batch, packet, state, slot),
             (TooBig::FragmentInner, Family::V4) => {
-                // The fragments are sent on the interface that is set in the held packet.
-                packet.set_interface(leaves_by(&batch.snapshot.next_hop, slot).unwrap_or(packet.interface()));
+                // The fragments will be sent on the interface that is set in the held packet.
+                let interface = leaves_by(&batch.snapshot.next_hop, slot, state.hash);
+                packet.set_interface(interface.unwrap_or(packet.interface()));
                 self.hold_for_cut(state, What::Inner)
             }
             (TooBig::FragmentOuter, Family::V4) => self.cut_outer(batch, packet, state, slot),
@@ -176,7 +177,7 @@ impl Core {
             Err(reason) => return Verdict::Drop(reason),
         };
         // The fragments get the link header of the encapsulated packet, which can be longer or
-        // shorter than the received one.
+        // shorter than the received link header.
         let state = &PacketState { parsed: Parsed { l3, ..state.parsed }, ..*state };
         let link_len = usize::from(l3);
         let ip = packet.frame_mut().get_mut(link_len..).unwrap_or_default();

@@ -1,5 +1,6 @@
-//! Redirects flows to other clusters while no backend of the pool is serving. The headers of
-//! redirected packets are in `packet`. `decapsulation` accepts packets from other clusters.
+//! Redirects flows to other clusters while no backend of the pool is serving. The crate `packet`
+//! defines the headers of redirected packets, and the module `decapsulation` accepts packets from
+//! other clusters.
 //!
 //! A packet from another cluster is sent to a local backend or dropped. Such a packet is never
 //! redirected again, even if the connection table maps its flow to another cluster.
@@ -34,8 +35,8 @@ pub(super) fn is_barred(
     decapsulated_from == Some(TunnelSourceKind::Cluster) && snapshot.is_redirect(slot)
 }
 
-/// Returns how often a packet was redirected within this cluster before it reached this machine.
-/// The result is at most 1, because a packet is redirected at most twice.
+/// Returns how many times a packet was redirected within this cluster before it reached this
+/// machine. The result is at most 1, because a packet is redirected at most twice.
 #[inline]
 pub(super) fn redirected(decapsulated_from: Option<TunnelSourceKind>) -> u8 {
     u8::from(decapsulated_from == Some(TunnelSourceKind::Peer))

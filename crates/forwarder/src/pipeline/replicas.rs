@@ -1,12 +1,12 @@
-//! Writes to replicated keys. The packet thread sends a write to all backends that store the key,
-//! and sends the client one reply. Upstream requests and replies are sent between batches. A
-//! request whose result depends on the stored value is not supported with replicas, and the client
-//! immediately receives an error reply. The protocol formats and acknowledgment rules are in
+//! Handles writes to replicated keys. The packet thread sends a write to all backends that store
+//! the key, and sends the client one reply. Upstream requests and replies are sent between batches.
+//! A request whose result depends on the stored value is not supported with replicas, and the
+//! client immediately receives an error reply. The protocol formats and acknowledgment rules are in
 //! `kv-switch`, and backends are chosen in `key_choice`.
 //!
 //! A write is sent either to all backends of its key or to none of these backends. The client
 //! receives a success reply only after the required number of backends has acknowledged the write.
-//! A value on a failover backend lives no longer than `failover.ttl`.
+//! A value on a failover backend expires after `failover.ttl` at the latest.
 
 use std::net::SocketAddr;
 

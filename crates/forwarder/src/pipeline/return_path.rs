@@ -1,6 +1,6 @@
-//! The return path of a client's request: the link header and the interface for the reply. Replies
-//! go to the MAC address that sent the request, with the VLAN tags of the request. The modules
-//! `gather`, `proxied` and `replicas` send these replies.
+//! The return path of a client's request consists of the link header and the interface for the
+//! reply. Replies carry the VLAN tags of the request. The modules `gather`, `proxied` and
+//! `replicas` send these replies.
 //!
 //! A reply is sent only to the source MAC address of a request.
 
@@ -16,9 +16,9 @@ use crate::{DropReason, Flow, InterfaceId, Keyed, NextHopMode, Packet, Service, 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReturnPath {
     flow: Flow,
-    /// The IP version of the request, of its upstream requests and of the reply.
+    /// The IP version of the request, its upstream requests and the reply.
     pub(super) family: Family,
-    /// The address of this machine that backends send their replies to.
+    /// The address of this machine to which backends send their replies.
     pub(super) own: IpAddr,
     /// The link header of the request, with swapped MAC addresses.
     link: [u8; LONGEST_LINK],
@@ -77,7 +77,7 @@ impl ReturnPath {
         Some((service, service.keyed.as_deref()?))
     }
 
-    /// Returns the flow hash of the request under the policy of the service.
+    /// Returns the flow hash of the request under the service's hash policy.
     pub(super) fn flow_hash(&self, snapshot: &Snapshot, service: &Service) -> u64 {
         snapshot.hasher.hash(service.policy, &self.flow)
     }
@@ -94,7 +94,7 @@ impl ReturnPath {
 /// Returns the socket address for a port and an address in 16-byte form.
 #[inline]
 pub(super) fn socket(address: [u8; 16], port: u16) -> SocketAddr {
-    // `is_v4` is faster than `to_canonical`, which compares the address byte by byte.
+    // `is_v4` is used because `to_canonical` compares the address byte by byte, which is slower.
     let [.., a, b, c, d] = address;
     let ip = if is_v4(&address) { Ipv4Addr::new(a, b, c, d).into() } else { Ipv6Addr::from(address).into() };
     SocketAddr::new(ip, port)

@@ -46,10 +46,10 @@ pub(super) struct PacketState {
     pub(super) is_admitted: bool,
     /// `true` if the backend sends no reply to a proxied request.
     pub(super) is_unanswered: bool,
-    /// `true` if the request stores a value on a failover backend. The lifetime of this value is
-    /// then limited.
+    /// `true` if the request stores a value on a failover backend. The lifetime of such a value is
+    /// limited.
     pub(super) is_away: bool,
-    /// The data of a request that may be answered from the cache.
+    /// The cache lookup data of a request that may be answered from the cache.
     pub(super) cached: Option<CachedRead>,
     /// The index of the service in the snapshot, or [`NO_SERVICE`] for a fragment without ports.
     pub(super) service: u32,
@@ -110,8 +110,8 @@ impl Choice {
 }
 
 impl FlowPacket<'_> {
-    /// Returns the TCP state signal of the packet for the connection table. Flows under address
-    /// policies have no TCP state, because many connections share one flow.
+    /// Returns the TCP state signal of the packet for the connection table. Under address policies,
+    /// many connections share one flow, so flows have no TCP state.
     #[inline(always)]
     pub(super) fn signal(&self) -> Signal {
         Self::signal_of(self.service.policy, self.protocol, self.tcp_flags)
@@ -133,7 +133,7 @@ impl FlowPacket<'_> {
     }
 }
 
-/// The action that stage 2 (backend selection) takes for a packet.
+/// The action of stage 2 (backend selection) for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Look the flow up in the connection table, then use Maglev.
@@ -148,8 +148,7 @@ pub(super) enum Stage {
     Replicate,
     /// Send the client an error reply, because the request is not supported.
     Refuse,
-    /// Use only the Maglev table. ICMP packets to a VIP take this action, because they belong to no
-    /// flow.
+    /// Use only the Maglev table. Used for ICMP packets to a VIP, which belong to no flow.
     Select,
     /// Choose the backend as for `Flow`, and record the decision for later fragments.
     FirstFragment,

@@ -1,10 +1,10 @@
-//! Software steering on an I/O thread. For each packet from the wire, the I/O thread chooses the
-//! packet thread, and the verdict is always [`Verdict::ToThread`]. Packets are neither changed nor
+//! Software steering on an I/O thread. The I/O thread chooses a packet thread for each packet from
+//! the wire, so the verdict is always [`Verdict::ToThread`]. Packets are neither changed nor
 //! dropped here, so captures on packet threads include every packet. The `engine` crate handles
 //! full mailboxes of packet threads.
 //!
-//! All packets of a flow go to the same thread, with or without a tunnel. All fragments of a
-//! datagram go to the same thread, which collects the fragments.
+//! All packets of a flow go to the same thread, whether they are tunneled or not. All fragments of
+//! a datagram go to the thread that collects the datagram's fragments.
 //!
 //! See the Maglev paper, §3.2.
 
@@ -132,8 +132,8 @@ fn may_be_answer(config: &SteeringConfig, snapshot: &Snapshot, headers: &FastHea
     snapshot.has_upstream_requests() && headers.protocol == protocol::UDP && owner().is_some()
 }
 
-/// Passes packets that cannot be parsed to all packet threads in turn. The packet threads drop and
-/// count these packets.
+/// Distributes packets that cannot be parsed to the packet threads in round-robin order. The packet
+/// threads drop and count these packets.
 #[cold]
 fn in_turn(next: &mut u16, threads: u16) -> Verdict {
     *next = if *next + 1 < threads { *next + 1 } else { 0 };
@@ -186,8 +186,8 @@ fn steer_parsed(snapshot: &Snapshot, frame: &[u8], parsed: &Parsed, threads: u16
     to_flow(thread_of_flow(snapshot.hasher.hash(HashPolicy::FiveTuple, &flow), threads))
 }
 
-/// Returns the client's flow that an ICMP error refers to. The 5-tuple of this flow is the reverse
-/// of the quoted packet's 5-tuple.
+/// Returns the client flow that an ICMP error refers to. Its 5-tuple is the quoted packet's 5-tuple
+/// with source and destination swapped.
 fn quoted_flow(frame: &[u8], parsed: &Parsed) -> Option<Flow> {
     let quoted = icmp_error(frame, parsed)?.ok()?.quoted;
     let (vip_port, client_port) = quoted.ports?;

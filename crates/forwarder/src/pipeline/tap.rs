@@ -1,4 +1,4 @@
-//! Passes packets to the packet capture, before the first stage and after the last stage. The
+//! Passes packets to the packet capture, before the first and after the last pipeline stage. The
 //! module `capture` selects and stores the packets.
 
 use super::Core;
@@ -15,7 +15,7 @@ impl Core {
         }
     }
 
-    /// Passes the packets and their verdicts to the capture, after the last stage.
+    /// Passes the packets and their verdicts to the capture, after the last pipeline stage.
     #[inline]
     pub(super) fn tap_after(
         &mut self,

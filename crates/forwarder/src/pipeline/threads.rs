@@ -1,4 +1,4 @@
-//! The selection of a packet thread by hash.
+//! Selects packet threads by hash.
 
 use crate::ThreadId;
 
@@ -7,9 +7,9 @@ pub(super) fn gatherer(three_tuple: u64, threads: u16) -> ThreadId {
     share(three_tuple, threads)
 }
 
-/// Returns the thread for a flow, given the hash of its 5-tuple. The hash is rotated because its
-/// upper bits also select the bucket in the connection table and the entry in the Maglev table.
-/// Without the rotation, each thread would use only some of its buckets.
+/// Returns the thread for a flow, given the hash of its 5-tuple. The upper bits of the hash also
+/// select the bucket in the connection table and the entry in the Maglev table. The hash is
+/// rotated, because otherwise each thread would use only some of its buckets.
 #[inline]
 pub(super) fn thread_of_flow(five_tuple: u64, threads: u16) -> ThreadId {
     share(five_tuple.rotate_left(32), threads)

@@ -1,7 +1,7 @@
 //! Trace reports for marked packets. If tracing is enabled in the snapshot, each parsed packet is
 //! checked for a trace mark. The verdict for a marked packet is sent to the control plane as a
-//! notice. For a packet without a mark, the cost is one load and one comparison. The format of
-//! marks is in `trace-mark`. A mark does not change how a packet is processed.
+//! notice. A packet without a mark costs one load and one comparison. The format of marks is in
+//! `trace-mark`. A mark does not change how a packet is processed.
 
 use classifier::Meter;
 use packet::parse;
@@ -22,8 +22,8 @@ pub(super) struct Tracing {
     marked: Vec<Marked>,
     /// For each held packet with a trace mark, the kind of tunnel sender that the packet came from.
     /// The index is the hold slot, which is the packet's index in the driver's table of held
-    /// frames. This information is stored because the outer header was removed before the packet
-    /// was held.
+    /// frames. This information must be stored, because the outer header is removed before the
+    /// packet is held.
     held: Box<[Option<TunnelSourceKind>]>,
 }
 
@@ -118,8 +118,8 @@ impl Core {
             Verdict::Tx => Some(Outcome::Forward),
             Verdict::Reply => Some(Outcome::Reply),
             Verdict::Drop(reason) => Some(Outcome::Drop(reason)),
-            // The hold slots above those of the fragment table contain packets that are waiting to
-            // be split into fragments.
+            // The hold slots after the hold slots of the fragment table contain packets that are
+            // waiting to be split into fragments.
             Verdict::Hold(slot) if slot.0 as usize >= self.fragments.hold_slots() => Some(Outcome::Forward),
             Verdict::Hold(_) | Verdict::ToThread(..) | Verdict::Taken => None,
         }

@@ -1,6 +1,6 @@
-//! The state of pending upstream requests. The parts of split client requests are stored elsewhere.
-//! The modules `proxied`, `cache` and `replicas` process the replies. The request IDs and timeouts
-//! are in `kv_switch::GatherTable`.
+//! The state of pending upstream requests, except those for split client requests. The modules
+//! `proxied`, `cache` and `replicas` process the replies. The request IDs and timeouts are in
+//! `kv_switch::GatherTable`.
 
 use std::net::SocketAddr;
 
@@ -8,8 +8,7 @@ use kv_switch::{AnswerFrame, CopyId, ExchangeId};
 
 use super::return_path::ReturnPath;
 
-/// The purpose of an upstream request. Requests that belong to a split client request are not
-/// included.
+/// The purpose of an upstream request that does not belong to a split client request.
 #[derive(Debug)]
 pub(super) enum UpstreamExchange {
     /// A proxied client request.
@@ -39,8 +38,8 @@ pub(super) struct Passing {
     pub(super) write: Option<StrictWrite>,
 }
 
-/// A write to a service with a strict cache. Once its reply is forwarded, no older cached value of
-/// the key may be used.
+/// A write to a service with a strict cache. Once the reply is forwarded, older cached values of
+/// the key must not be used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StrictWrite {
     /// The hash of the memcached key for the cache.

@@ -1,4 +1,4 @@
-//! Upstream requests of a packet thread, and the replies to them. Each thread owns a share of the
+//! The upstream requests of a packet thread and their replies. Each thread owns a share of the
 //! source port pool. Stage 1 (classification) recognizes a reply by its destination port and passes
 //! the reply to the module that sent the request. These modules are `gather` (keys on several
 //! backends), `proxied` (proxied requests), `cache` (fetches of values) and `replicas` (writes to
@@ -25,7 +25,7 @@ use crate::{
     DropReason, Flow, HandoffReason, Now, Origin, Outlet, Packet, SourcePorts, ThreadId, ValueCache, Verdict,
 };
 
-/// The configuration of upstream requests of one packet thread.
+/// The configuration of upstream requests on one packet thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpstreamRequests {
     /// The source port pool, which all threads share.
@@ -64,9 +64,9 @@ pub(super) struct UpstreamTable {
     /// The writes whose outcome is known. Clients receive the replies to these writes before the
     /// iteration ends.
     pub(super) decided: Vec<u32>,
-    /// The number of frames that are available for new requests. This field contains the number of
-    /// free frames at the end of the last iteration, minus the number of frames that the requests
-    /// begun since then need.
+    /// The number of frames that are available for new requests. This is the number of free frames
+    /// at the end of the last iteration, minus the frames that are needed by requests that began
+    /// since then.
     pub(super) frames: usize,
 }
 
@@ -150,7 +150,7 @@ impl Core {
             }
             return Some(match packet.origin() {
                 Origin::Wire => Verdict::ToThread(requester, HandoffReason::Answer),
-                // A reply is passed to another thread at most once.
+                // A reply is passed on to a different thread at most once.
                 Origin::Thread(..) => Verdict::Drop(DropReason::KvAnswerLate),
             });
         }
@@ -185,7 +185,7 @@ impl Core {
         }
     }
 
-    /// Sends pending upstream requests, ends expired ones, and sends replies to clients whose
+    /// Sends pending upstream requests, ends expired requests, and sends replies to clients whose
     /// requests are complete.
     #[inline]
     pub(super) fn run_upstream_requests(&mut self, batch: &Batch<'_>, outlet: &mut dyn Outlet) {

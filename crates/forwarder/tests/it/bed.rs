@@ -1,4 +1,5 @@
-//! The test fixture: a pipeline with a snapshot. Packets are built with etherparse.
+//! The test fixture, which consists of a pipeline and a snapshot. Packets are built with
+//! etherparse.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -40,6 +41,7 @@ pub(crate) fn slot(name: &str, address: &str, kind: Encapsulation) -> Slot {
         address: ip(address),
         forwarding,
         next_hop: Some(NextHop::plain(Mac(HOP), Mac(OURS))),
+        spread: None,
         mtu: 1500,
         too_big: TooBig::Drop,
     }
@@ -82,7 +84,7 @@ pub(crate) fn binding(address: &str, protocol: u8, ports: RangeInclusive<u16>, s
 }
 
 /// Returns a configuration with two VIPs. Both have four services: TCP 80 and UDP 443 hashed by
-/// 5-tuple, UDP 53 hashed by addresses, and protocol 132, which has no ports here.
+/// 5-tuple, UDP 53 hashed by addresses, and protocol 132, whose ports are ignored.
 pub(crate) fn parts(slots: Vec<Slot>, weights: &[u32]) -> Parts {
     let pool = pool(&slots, weights);
     let mut bindings = Vec::new();
@@ -124,7 +126,7 @@ pub(crate) struct Bed {
     pub(crate) now: Now,
 }
 
-/// The driver's held frames and originated frames.
+/// A simulated driver with its held and originated frames.
 #[derive(Default)]
 pub(crate) struct Held {
     frames: HashMap<HoldSlot, (Vec<u8>, usize, usize)>,

@@ -96,7 +96,7 @@ impl Bed {
         panic!("no fetch request was sent: {:?}", drops(self));
     }
 
-    /// Fills the cache with `value` by sending reads like `frame`.
+    /// Sends `frame` repeatedly until its key is fetched, and stores `value` in the cache.
     pub(crate) fn fill(&mut self, frame: &[u8], value: &str) -> Seen {
         let (_, seen) = self.until_asked(frame);
         let verdict = self.answer(&seen, &says(&seen, value));
@@ -251,8 +251,8 @@ fn cache_replies_cover_all_requests_tags_and_head_room() {
             );
         }
     }
-    // These commands go to the backend. The cached value is not sufficient for their replies, or
-    // they request several keys.
+    // These commands go to the backend. Their replies need more than the cached value, or they
+    // request several keys.
     for command in ["gets k1", "get k1 k1", "mg k1 h", "mg k1 l v", "gat 9 nokey"] {
         let frame = udp(CLIENT4, 40_000, VIP4, PORT, &framed(format!("{command}\r\n").as_bytes()));
         let (verdict, sent) = bed.send(24, &frame);
@@ -267,13 +267,13 @@ fn a_write_through_any_service_ends_the_copy_before_it_leaves() {
     let (mut bed, _) = bed();
     bed.fill(&get("k1"), "old");
     assert_eq!(bed.send(24, &get("k1")).0, Verdict::Reply);
-    // The first read returns the old value or is forwarded. The reads after the write find no
+    // The first read is answered with the old value or forwarded. The reads after the write find no
     // cached value.
     let set = udp(CLIENT6, 40_001, VIP6, PORT, &framed(b"set k1 0 0 3\r\nnew\r\n"));
     assert_eq!(bed.send(24, &set).0, Verdict::Tx);
     assert_eq!(bed.send(24, &get("k1")).0, Verdict::Tx);
     assert_eq!(bed.counted()[4], 1);
-    // The value is not fetched again until the write has reached the backend.
+    // The value is not fetched again before the write has reached the backend.
     for _ in 0..100 {
         assert_eq!(bed.send(24, &get("k1")).0, Verdict::Tx);
     }
@@ -283,7 +283,7 @@ fn a_write_through_any_service_ends_the_copy_before_it_leaves() {
     bed.fill(&get("k1"), "new");
     let (_, reply) = bed.send(24, &get("k1"));
     assert_eq!(seen(&reply).payload, framed(b"VALUE k1 5 3\r\nnew\r\nEND\r\n"));
-    // A command that writes several keys invalidates the cached values of all of them.
+    // A command that writes several keys invalidates the cached values of all these keys.
     let touch = udp(CLIENT4, 40_001, VIP4, PORT, &framed(b"gat 9 k7 k1\r\n"));
     let _ = bed.send(24, &touch).0;
     assert_eq!(bed.send(24, &get("k1")).0, Verdict::Tx);
@@ -440,7 +440,7 @@ fn a_source_has_no_more_bytes_of_copies_than_it_may() {
     }
     assert!((50 << 10..=64 << 10).contains(&bytes), "{bytes}");
     assert_eq!(bed.counters.cache_over_budget.read(), forwarded);
-    // Another source address has a separate budget.
+    // A different source address has a separate budget.
     let other = udp("198.51.100.8", 40_000, VIP4, PORT, &framed(b"get k1\r\n"));
     assert_eq!(bed.send(24, &other).0, Verdict::Reply);
 }

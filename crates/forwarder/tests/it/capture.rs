@@ -11,7 +11,7 @@ use crate::pieces::*;
 
 const SNAP: usize = 64;
 
-/// Installs a tap and returns the previous one.
+/// Installs a tap and returns the previous tap.
 fn put(bed: &mut Bed, tap: Option<Box<Tap>>) -> Option<Box<Tap>> {
     bed.port.ask(Request::Capture(tap)).unwrap();
     bed.poll();
@@ -75,8 +75,8 @@ fn a_record_has_the_packet_as_it_came_and_as_it_left() {
     assert_eq!(record.before(), Snapped { bytes: &frame[..SNAP], whole: frame.len() });
     assert_eq!(record.after(), Some(Snapped { bytes: &out[..SNAP], whole: frame.len() + 24 }));
     catch.give_back(record);
-    // The flow is known now. The reply to an echo request is recorded, and a dropped packet has no
-    // frame after the pipeline.
+    // The flow is known now. The reply to an echo request is recorded. The record of a dropped
+    // packet has no frame after the pipeline.
     assert_eq!(bed.send(24, &frame).0, Verdict::Tx);
     assert!(!catch.pop().unwrap().new_flow);
     let (_, out) = bed.send(24, &echo_request());
@@ -188,8 +188,7 @@ fn ends() -> impl Strategy<Value = Ends> {
     prop_oneof![1 => exact, 3 => (0..3usize, digits(8)).prop_map(|(group, digits)| Ends::Suffix(group, digits))]
 }
 
-/// Returns the octet in which the given digits are the last or the first bits. The other bits are
-/// zero.
+/// Returns an octet that starts or ends with the given digits. The other bits are zero.
 fn octet(digits: &str, before: bool) -> u8 {
     let all = if before { format!("{digits:0>8}") } else { format!("{digits:0<8}") };
     u8::from_str_radix(&all, 2).unwrap()
@@ -199,8 +198,8 @@ fn address(octet: u8, is_v4: bool) -> std::net::IpAddr {
     if is_v4 { ip(&format!("198.51.100.{octet}")) } else { ip(&format!("2001:db8:e::{octet:x}")) }
 }
 
-/// Returns a configuration with one service and port per binding. If several groups contain a
-/// prefix, it belongs to the first of them.
+/// Returns a configuration with one service and port per binding. A prefix that several groups
+/// contain belongs to the first of these groups.
 fn cluster(bindings: &[Ends], groups: &[Vec<String>], is_v4: bool) -> Parts {
     let mut parts = parts(gre_slots(2), &[1, 1]);
     let pool = std::sync::Arc::clone(&parts.services[0].pool);
@@ -235,8 +234,8 @@ fn cluster(bindings: &[Ends], groups: &[Vec<String>], is_v4: bool) -> Parts {
     parts
 }
 
-/// Returns the services of an address. Exact bindings take precedence. Otherwise, the longest
-/// matching suffix in the group with the longest matching prefix decides.
+/// Returns the services of an address. Exact bindings take precedence. Otherwise, the address
+/// belongs to the longest matching suffix in the group with the longest matching prefix.
 fn owners(bindings: &[Ends], groups: &[Vec<String>], probe: &str) -> Vec<u32> {
     let of = |wanted: &dyn Fn(&Ends) -> bool| -> Vec<u32> {
         (0..).zip(bindings).filter(|(_, ends)| wanted(ends)).map(|(service, _)| service).collect()
@@ -316,7 +315,7 @@ fn a_closed_tap_catches_nothing_and_goes_home() {
 struct Dish {
     frame: Vec<u8>,
     vip: bool,
-    /// The flow. `None` for packets that do not reach the connection table.
+    /// The flow, or `None` for packets that are not looked up in the connection table.
     flow: Option<(bool, u16)>,
 }
 
@@ -352,7 +351,7 @@ fn filter() -> impl Strategy<Value = CaptureFilter> {
 }
 
 proptest! {
-    /// Compares the filter with a text search for prefixes and suffixes.
+    /// Compares the filter with a model that matches prefixes and suffixes as text.
     #[test]
     fn a_packet_to_no_port_is_of_each_vip_that_has_its_address(
         bindings in prop::collection::vec(ends(), 1..8),

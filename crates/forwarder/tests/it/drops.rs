@@ -45,7 +45,7 @@ fn each_reason_has_its_packet() {
     dropped(&mut bed, &large, DropReason::TooBig);
 }
 
-/// The decision of the `where` command for ICMP packets equals the verdict of the pipeline.
+/// For ICMP packets, the decision of the `where` command matches the verdict of the pipeline.
 #[test]
 fn what_is_decided_of_icmp_is_what_is_done_with_it() {
     let mut bed = Bed::new(parts(gre_slots(1), &[1]));

@@ -1,4 +1,4 @@
-//! Tests of encapsulation. The resulting frames are parsed with etherparse.
+//! Tests of encapsulation. The tests parse the resulting frames with etherparse.
 
 use etherparse::{Ethernet2Header, IpHeaders, Ipv4Header, SlicedPacket, VlanSlice};
 use forwarder::*;
@@ -146,7 +146,7 @@ fn icmp_echo_is_answered_in_place_up_to_the_rate() {
             }
             _ => panic!("addresses of different families"),
         }
-        frame.extend([0xaa; 20]); // The reply does not contain these bytes after the IP packet.
+        frame.extend([0xaa; 20]); // Padding after the IP packet, which the reply does not contain.
         let mut bed = Bed::new(parts(gre_slots(1), &[1]));
         let (verdict, out) = bed.send(24, &frame);
         assert_eq!(verdict, Verdict::Reply);

@@ -36,7 +36,7 @@ proptest! {
         let mut bed = bed_of(parts(if is_down { std::slice::from_ref(&owner) } else { &[] }, KeyFailover::Next));
         bed.live.clock().set(1_790_000_000);
         let set = |time: u32| format!("set {key} 7 {time} {}\r\n{value}\r\n", value.len()).into_bytes();
-        // Times above 30 days are absolute Unix times. All of them are in the past here.
+        // Times above 30 days are absolute Unix times, all of which are in the past in this test.
         let left = match time { 0 => u32::MAX, 1..=2_592_000 => time, _ => 0 };
         let is_cut = is_down && left > 10;
         let mut frame = request(v6, &set(time));

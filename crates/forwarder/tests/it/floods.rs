@@ -1,13 +1,13 @@
-//! Floods from random sources against a full connection table. Established flows must stay on their
-//! backends, although an additional backend changes the Maglev table.
+//! Tests of floods from random sources while the connection table is full. Established flows must
+//! stay on their backends, even when an additional backend changes the Maglev table.
 
 use forwarder::*;
 
 use crate::bed::*;
 
 const PLACES: usize = 32_768;
-/// The number of established flows: half of the table, so that each of them gets an entry. The
-/// flood fills the rest.
+/// The number of established flows. The number is half of the table's capacity, so that each flow
+/// gets an entry, and floods fill the remaining entries.
 const FLOWS: u32 = 16_384;
 const BATCH: usize = 256;
 /// The time between two batches in milliseconds, which is longer than a tick.
@@ -64,7 +64,7 @@ impl Frames {
     }
 }
 
-/// A pipeline to which backends are added, and the backend of each established flow.
+/// A pipeline under a flood, with the expected backend of each established flow.
 struct Attacked {
     bed: Bed,
     frames: Frames,
@@ -133,7 +133,7 @@ impl Attacked {
     }
 
     /// Fills the table with flows that send a SYN and an ACK, until most new flows find no room.
-    /// The flows of the previous flood have expired by then.
+    /// The flows of the previous flood have expired before that.
     fn fill(&mut self) {
         self.passes(11_000);
         let untracked = |bed: &Bed| bed.pipeline.flows().counters().untracked;
@@ -155,8 +155,8 @@ impl Attacked {
         panic!("the table did not fill up");
     }
 
-    /// Sends two packets of every established flow, mixed with flood packets, in each of two
-    /// periods of two seconds. Returns the number of packets that went to another backend.
+    /// In each of two two-second periods, sends two packets of every established flow, mixed with
+    /// flood packets. Returns the number of packets that went to another backend.
     fn suffer(&mut self, flood: Flood) -> usize {
         let mut moved = 0;
         for _ in 0..2 {

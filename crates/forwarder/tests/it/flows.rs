@@ -33,7 +33,7 @@ fn a_down_backends_flows_move_once_and_a_draining_ones_stay() {
     bed.live.publish(next);
     let second: Vec<_> = frames.iter().map(|frame| bed.backend_of(frame).unwrap()).collect();
     for (before, after) in first.iter().zip(&second) {
-        // Flows on the draining backend stay, and all flows on the down backend move.
+        // Flows on the draining backend stay there, and all flows on the failed backend move.
         assert_eq!(*after, if *before == 1 { 3 } else { *before });
     }
     let moved = first.iter().filter(|backend| **backend == 1).count();
@@ -53,8 +53,8 @@ fn syn_on_a_closing_flow_leaves_only_a_draining_backend() {
         assert_eq!(bed.backend_of(&frame(port, "A")), Some(first));
         first
     };
-    // The flows take steps of one second, which is within the timeout of a flow that is being
-    // opened.
+    // The flows progress in steps of one second, which is shorter than the timeout for flows that
+    // are being opened.
     let first: Vec<_> = (0..100).map(|port| begin(&mut bed, port)).collect();
     let states = vec![SlotState::Draining, SlotState::Serving, SlotState::Serving];
     bed.live.publish(bed.live.current().with_states(states).unwrap());

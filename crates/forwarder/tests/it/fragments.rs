@@ -1,5 +1,5 @@
-//! Tests of IP fragments: in any order, each fragment goes to the backend of the first fragment of
-//! its datagram.
+//! Tests of IP fragments. Regardless of their arrival order, all fragments of a datagram must go to
+//! the backend of its first fragment.
 
 use forwarder::*;
 use proptest::prelude::*;
@@ -214,7 +214,7 @@ fn what_no_honest_host_sends_is_dropped_by_name() {
     assert!(stray.cut(1024).iter().all(|piece| bed.all(piece)[0].0 == Verdict::Drop(DropReason::NoVip)));
 }
 
-/// Returns a configuration with four backends and UDP services at these ports of both VIPs.
+/// Returns a configuration with four backends, and with UDP services on these ports of both VIPs.
 /// `policy` is a hash policy that ignores ports.
 fn hashed_without_ports(policy: HashPolicy, ports: &[std::ops::RangeInclusive<u16>]) -> Parts {
     let pool = pool(&gre_slots(4), &[1; 4]);

@@ -63,7 +63,7 @@ fn split_request_asks_each_backend_and_sends_one_reply() {
             assert_eq!((bed.ended(), drops(&bed)), ([1, 0, 0, 0, 0], BTreeMap::new()));
             assert_eq!(bed.counters.gathers_begun.read(), 1);
             assert_eq!(bed.pipeline.flows().len(), 0);
-            // Each of the three backends has received one packet.
+            // In total, three packets were sent to backends.
             let packets = (0..5).map(|slot| bed.counters.backend(slot).unwrap().packets.read());
             assert_eq!(packets.collect::<Vec<_>>(), [1, 1, 1, 0, 0]);
         }
@@ -293,7 +293,7 @@ fn what_cannot_be_gathered_is_dropped_by_its_name() {
     let has_no_return_path = |bed: &mut Bed, frame: &[u8]| {
         assert_eq!(bed.send(24, frame).0, Verdict::Drop(DropReason::KvNoReturnPath));
     };
-    // Splitting is disabled in the pool, or this thread sends no upstream requests.
+    // Splitting is disabled in the pool, or upstream requests are disabled for this thread.
     is_split(
         &mut bed_of(keyed_of(Box::new(Memcached::new(32)), KeyFailover::Next, KeyPath::Direct, None)),
         &get(&names),

@@ -1,5 +1,5 @@
-//! Tests of prefix groups on the packet path: which VIPs are served, which packets are dropped, and
-//! which entries the XDP filter has.
+//! Tests of prefix groups on the packet path: which VIPs accept packets, which packets are dropped,
+//! and which entries the XDP filter contains.
 
 use std::net::IpAddr;
 

@@ -15,8 +15,7 @@ fn each(rate: u32, v4_prefix: u8, v6_prefix: u8) -> Option<SourceLimit> {
     Some(SourceLimit { new_flows_per_second: NonZeroU32::new(rate)?, v4_prefix, v6_prefix })
 }
 
-/// Returns a configuration in which service 0 (TCP 80, UDP 443) has the guard. The other services
-/// have none.
+/// Returns a configuration in which only service 0 (TCP 80, UDP 443) has the guard.
 fn guarded(guard: Guard) -> Parts {
     let mut parts = parts(gre_slots(3), &[1, 1, 1]);
     parts.services[0].guard = Some(Arc::new(guard));

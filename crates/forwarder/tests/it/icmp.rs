@@ -78,8 +78,8 @@ fn an_error_goes_to_the_backend_of_the_flow_that_it_quotes() {
         for (vip, frame) in flows() {
             let expected = bed.backend_of(&frame).unwrap();
             if known {
-                // With these weights, Maglev would select other backends. Only the connection table
-                // has the original ones.
+                // With these weights, Maglev would select different backends. Only the connection
+                // table still contains the original backends.
                 bed.live.publish(Snapshot::new(parts(gre_slots(5), &[1, 9, 1, 9, 1])).unwrap());
             } else {
                 bed = Bed::with(parts(gre_slots(5), &[1; 5]), generous());
@@ -179,8 +179,8 @@ fn an_error_asks_one_thread_after_the_other() {
     assert_eq!(ask(&mut threads[1], &message, Origin::Wire).0, Verdict::ToThread(ThreadId(2), asked(1)));
     let second = ask(&mut threads[2], &message, Origin::Thread(ThreadId(1), asked(1))).0;
     assert_eq!(second, Verdict::ToThread(ThreadId(0), asked(2)));
-    // If no thread knows the flow, the last thread selects a backend as for a new flow. If a thread
-    // knows the flow, the backend of its entry is used.
+    // If a thread has an entry for the flow, the backend of that entry is used. Otherwise, the last
+    // thread selects a backend as for a new flow.
     let (verdict, chosen) = ask(&mut threads[0], &message, Origin::Thread(ThreadId(2), asked(2)));
     let (_, backend) = ask(&mut threads[2], &frame, Origin::Wire);
     assert_eq!((verdict, chosen), (Verdict::Tx, backend));
@@ -385,7 +385,7 @@ fn with_df_clear_the_packet_is_cut_inside_or_outside() {
         };
         assert_eq!(inner, frame[34..]);
         assert_eq!(bed.counters.fragmented.read(), 1);
-        // All fragments together count as one packet of the client.
+        // All fragments together are counted as one packet from the client.
         let forwarded = bed.counters.backend(0).unwrap();
         assert_eq!((forwarded.packets.read(), forwarded.bytes.read()), (1, frame.len() as u64));
     }
@@ -463,7 +463,8 @@ fn icmp_error_on_an_outer_packet_is_reported() {
         bed.send(0, &with_icmp_checksum(message)).0
     };
     let path = |mtu| Some(Notice::PathMtu { destination: ip(&backend), mtu });
-    // The first quoted flow is unknown. The second one is tracked, but on another backend.
+    // The first quoted flow is unknown. The second quoted flow is tracked, but on a different
+    // backend.
     let (mut unknown, mut misplaced) = (outer[..60].to_vec(), elsewhere[..60].to_vec());
     unknown[24 + 20..24 + 22].copy_from_slice(&8u16.to_be_bytes());
     misplaced[16..20].copy_from_slice(&outer[16..20]);

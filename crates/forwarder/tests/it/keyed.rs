@@ -1,5 +1,5 @@
-//! Tests of keyed services: requests for a key go to the same backend from any flow, each refused
-//! request has its drop reason, and requests create no flows.
+//! Tests of keyed services: requests for a key go to the same backend from any flow, refused
+//! requests are counted with the right drop reason, and requests create no flows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -27,8 +27,8 @@ fn keyed_by(application: Box<dyn Application>, failover: KeyFailover) -> Parts {
     keyed_of(application, failover, KeyPath::Direct, None)
 }
 
-/// Returns a configuration with a keyed service and with rules for requests for keys on several
-/// backends.
+/// Returns a configuration with a keyed service and the given rules for requests whose keys are on
+/// several backends.
 pub(crate) fn keyed_of(
     application: Box<dyn Application>,
     failover: KeyFailover,
@@ -302,7 +302,7 @@ fn keyless_request_goes_by_flow_to_a_serving_backend() {
     }
 }
 
-/// Keyed requests are not tracked, so an ICMP error about a reply of memcached identifies no flow.
+/// Keyed requests are not tracked, so an ICMP error about a memcached reply belongs to no flow.
 #[test]
 fn an_icmp_error_about_an_answer_is_dropped_by_name() {
     let mut bed = bed();
@@ -443,7 +443,7 @@ fn key_of_a_down_backend_is_counted_as_rehashed() {
     assert_eq!(bed.counters.rehashed.read(), expected);
 }
 
-/// Installs a counter of hot keys, and returns the previous one.
+/// Installs a counter of hot keys, and returns the previous counter.
 fn count(bed: &mut Bed, next: Option<HotKeys>) -> Option<Box<HotKeys>> {
     bed.port.ask(Request::HotKeys(next.map(Box::new))).unwrap();
     bed.poll();
@@ -468,8 +468,8 @@ fn hot_keys_cover_the_requests_of_the_counting_period() {
         };
         assert_eq!(bed.send(24, &request(&command)).0, Verdict::Tx);
     }
-    // `aG90` is the base64 form of `hot`. Each key of a request counts. Refused requests and
-    // requests without a key do not count.
+    // `aG90` is the base64 form of `hot`. Each key in a request is counted. Refused requests and
+    // requests without a key are not counted.
     let _ = bed.send(24, &request(b"mg aG90 b v\r\n"));
     let _ = bed.send(24, &request(b"get warm warm\r\n"));
     let _ = bed.send(24, &request(b"mn\r\n"));

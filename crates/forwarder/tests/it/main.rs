@@ -27,6 +27,7 @@ mod refusal;
 mod remote;
 mod replicas;
 mod requests;
+mod spread;
 mod steering;
 mod strict;
 mod tracing;

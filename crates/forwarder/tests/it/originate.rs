@@ -1,5 +1,5 @@
-//! Checks that a packet that this machine originates equals the packet that the pipeline writes for
-//! the same flow and slot.
+//! Checks that an originated packet is identical to the packet that the pipeline writes for the
+//! same flow and slot.
 
 use forwarder::*;
 use packet::Encapsulation;
@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use crate::bed::*;
 
-/// Returns six slots. They cover all encapsulations, both outer address families, and GRE with a
-/// source prefix.
+/// Returns six slots. The slots cover all encapsulations, both outer address families, and GRE with
+/// a source prefix.
 fn slots() -> Vec<Slot> {
     let mut slots = vec![
         slot("gre", "198.18.1.1", Encapsulation::Gre),

@@ -1,12 +1,12 @@
-//! Tests of the detection of partial checksums. The pipeline examines one packet per second,
-//! reports after three partial checksums in a row, and forwards the packets unchanged.
+//! Tests that partial checksums are detected. The pipeline examines one packet per second, reports
+//! after three partial checksums in a row, and forwards the packets unchanged.
 
 use forwarder::*;
 
 use crate::bed::*;
 
-/// Writes the checksum that a kernel leaves to hardware offload: the sum of the pseudo header, not
-/// complemented. The code is independent of the product code.
+/// Writes the partial checksum that a kernel writes for hardware offload: the sum of the
+/// pseudo-header, not complemented. The code is independent of the product code.
 fn partial(mut frame: Vec<u8>) -> Vec<u8> {
     let (addresses, l4, protocol) = match frame[12..14] {
         [0x08, 0x00] => (26..34, 34, frame[23]),

@@ -1,6 +1,6 @@
-//! Compares the fast path with the slow path under random traffic and random snapshots. Verdicts,
-//! frames and counters must be equal. Each pair of pipelines keeps its state over several batches
-//! and snapshots.
+//! Compares the fast path with the slow path under random traffic and random snapshots. Both must
+//! produce identical verdicts, frames and counters. Each pair of pipelines keeps its state over
+//! several batches and snapshots.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -62,13 +62,23 @@ impl SlotKind {
                 v6: self.template(&address, Family::V6),
             };
         }
-        let tagging = match self.hop {
-            1 => Tagging::Set(Tags::NONE.push(Tag::customer(7, 0).unwrap()).unwrap()),
-            _ => Tagging::Keep,
-        };
+        let tag = Tagging::Set(Tags::NONE.push(Tag::customer(7, 0).unwrap()).unwrap());
+        let tagging = if self.hop == 1 { tag.clone() } else { Tagging::Keep };
         let plain = NextHop::plain(Mac(HOP), Mac(OURS));
-        slot.next_hop =
-            (self.hop != 0).then_some(NextHop { tagging, interface: InterfaceId(self.hop / 4), ..plain });
+        slot.next_hop = (self.hop != 0).then_some(NextHop {
+            tagging,
+            interface: InterfaceId(self.hop / 4),
+            ..plain.clone()
+        });
+        if self.hop >= 6 {
+            let others = [0, 1, 2].map(|number| NextHop {
+                destination: Mac([2, 0, 0, 0, 9, number]),
+                interface: InterfaceId(number),
+                tagging: if number == 2 { tag.clone() } else { Tagging::Keep },
+                ..plain.clone()
+            });
+            slot.spread = Some(Spread::new(others.into(), HopTable::new(&[(0, 1), (1, 2), (2, 1)])));
+        }
         (slot.mtu, slot.too_big) = (self.mtu, self.too_big);
         slot
     }
@@ -140,7 +150,7 @@ impl World {
             }
         }
         if self.narrow {
-            // The bindings have more port ranges than an entry of the VIP table holds inline.
+            // The bindings have more port ranges than an entry of the VIP table can hold inline.
             for (port, service) in [(443, 0), (8000, 1), (8010, 0), (8020, 1), (8030, 2)] {
                 parts.bindings.push(binding(VIP4, 6, port..=port + 3, service));
             }
@@ -329,8 +339,7 @@ impl Side {
         .collect()
     }
 
-    /// Returns all counters as text, without the fast-path counter, and the fast-path counter
-    /// separately.
+    /// Returns the fast-path counter, and all other counters as text.
     fn counters(&mut self) -> (String, u64) {
         self.bed.poll();
         let plain = self.bed.counters.fast_path.read();
@@ -339,7 +348,7 @@ impl Side {
     }
 }
 
-/// Runs the same history through both pipelines and compares the results. Returns the number of
+/// Runs the same batches through both pipelines and compares the results. Returns the number of
 /// packets on the fast path.
 fn compare(worlds: &[World], batches: &[(Vec<Sent>, u64)]) -> Result<u64, TestCaseError> {
     let first = worlds[0].snapshot();

@@ -14,8 +14,8 @@ pub(crate) struct Datagram {
     pub(crate) payload: Vec<u8>,
 }
 
-/// Returns a UDP payload. Its checksum is wrong, but the pipeline does not check it when it
-/// forwards packets.
+/// Returns a UDP payload with a wrong checksum. The pipeline does not verify the checksum of
+/// packets that it forwards.
 pub(crate) fn udp_payload(source_port: u16, port: u16, data: usize) -> Vec<u8> {
     let mut payload = Vec::with_capacity(8 + data);
     payload.extend(source_port.to_be_bytes());

@@ -19,8 +19,7 @@ use crate::pieces::Datagram;
 /// The index of 200 ms in `GATHER_TIMEOUTS_MS`.
 const TIMEOUT: usize = 7;
 
-/// Returns a configuration whose backends have addresses of one family and do not have the VIP
-/// address.
+/// Returns a configuration whose backends have addresses of one family but not the VIP address.
 fn parts(v6: bool) -> Parts {
     let path = KeyPath::Through { timeout: TIMEOUT };
     let mut parts = keyed_of(Box::new(Memcached::new(32)), KeyFailover::Next, path, Some(rules(Late::Fails)));
@@ -162,7 +161,7 @@ fn messages_for_several_keys_of_one_backend_all_pass() {
     bed.wait(200);
     assert_eq!(bed.through(), [1, 3, 0]);
     assert_eq!(bed.answer(&got, &datagram(&got, 0, 1, b"END")), Verdict::Drop(DropReason::KvAnswerLate));
-    // A request without a key is also forwarded.
+    // Requests without a key are also forwarded.
     let got = bed.pass(&udp(CLIENT4, 2_000, VIP4, PORT, &framed(b"version\r\n")));
     assert_eq!(bed.answer(&got, &datagram(&got, 0, 1, b"VERSION")), Verdict::Tx);
     assert_eq!(bed.pipeline.next_due(), None);

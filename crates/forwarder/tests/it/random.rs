@@ -1,5 +1,5 @@
-//! Sends random bytes through the whole pipeline. It must not panic, each frame must get one
-//! verdict, and the counters must balance.
+//! Sends random bytes through the whole pipeline. The pipeline must not panic, each frame must get
+//! one verdict, and the counters must add up.
 
 use forwarder::*;
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
 //! Tests of packets that exceed the MTU: which senders receive an ICMP error, and which packets are
-//! fragmented or dropped. The expected results come from a list of rules.
+//! fragmented or dropped. The expected results are computed from a list of rules.
 
 use forwarder::*;
 use packet::Encapsulation;

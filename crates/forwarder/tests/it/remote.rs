@@ -1,5 +1,5 @@
-//! Tests of clusters that back each other up. If no local backend serves, a flow is redirected to
-//! another cluster, at most once.
+//! Tests of clusters that back each other up. A flow is redirected to another cluster, at most
+//! once, if no local backend is serving.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ fn machine(cluster: usize, ipv4: bool) -> String {
     if ipv4 { format!("192.0.2.{}", 10 + cluster) } else { format!("2001:db8:{}::1", 10 + cluster) }
 }
 
-/// Returns the slot of another cluster. Its address is the address of the VIP there, without the
-/// bits between prefix and suffix.
+/// Returns the slot of another cluster. Its address is the VIP's address in that cluster, without
+/// the bits between prefix and suffix.
 fn to_cluster(me: usize, other: usize, ipv4: bool) -> Slot {
     let outer = match (ip(&machine(me, ipv4)), ip(&vip(other, ipv4))) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => Outer::V4 { source, destination },
@@ -48,14 +48,15 @@ fn to_cluster(me: usize, other: usize, ipv4: bool) -> Slot {
         address: ip(&vip(other, ipv4)),
         forwarding: Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) },
         next_hop: Some(NextHop::plain(Mac(HOP), Mac(OURS))),
+        spread: None,
         mtu: 1500,
         too_big: TooBig::FragmentInner,
     }
 }
 
-/// Returns the configuration of a machine in cluster `me`. `serves` is `true` if its backends
-/// serve. `remotes` lists the clusters to which flows are redirected. `others` is the kind of
-/// tunnel source that other clusters are configured as.
+/// Returns the configuration of a machine in cluster `me`. `serves` is `true` if its backends are
+/// serving. `remotes` lists the clusters to which flows are redirected. `others` is the configured
+/// tunnel source kind of the other clusters.
 fn cluster_parts(me: usize, serves: bool, remotes: &[usize], others: TunnelSourceKind) -> Parts {
     let mut slots = gre_slots(BACKENDS);
     let mut parts = parts(slots.clone(), &[1; BACKENDS]);
@@ -112,7 +113,7 @@ fn cluster(me: usize, serves: bool, remotes: &[usize]) -> Bed {
     Bed::new(cluster_parts(me, serves, remotes, TunnelSourceKind::Cluster))
 }
 
-/// Sets the state of all backends of a machine.
+/// Sets the state of all backends on a machine.
 fn set(bed: &mut Bed, state: SlotState) {
     let mut states = bed.live.current().states().to_vec();
     states[..BACKENDS].fill(state);
@@ -204,7 +205,7 @@ fn redirected_flows_stay_redirected_and_new_flows_are_local() {
             assert_eq!((verdict, outer(&frame).0), (Verdict::Tx, *to));
             assert_eq!(next_cluster(&bed.send(24, &ask(5000 + n, 0, ipv4, "S")).1), None);
         }
-        // A new connection can use the ports of an ended one.
+        // A new connection can use the ports of an ended connection.
         assert_eq!(bed.send(24, &ask(4000, 0, ipv4, "FA")).0, Verdict::Tx);
         assert_eq!(outer(&bed.send(24, &ask(4000, 0, ipv4, "A")).1).0, to[0]);
         bed.advance(1);
@@ -243,7 +244,7 @@ fn two_clusters_without_backends_make_one_hop_and_a_named_drop() {
         assert_eq!((verdict, next_cluster(&frame)), (Verdict::Tx, Some(1)));
         assert_eq!(other.send(24, &frame).0, Verdict::Drop(DropReason::NoBackend));
         assert_eq!((other.counters.remote_flows.read(), other.pipeline.flows().len()), (0, 0));
-        // An earlier flow with the same ports, which was redirected, does not affect this packet.
+        // An earlier redirected flow with the same ports does not affect this packet.
         assert_eq!(next_cluster(&other.send(24, &ask(4000, 0, ipv4, "S")).1), Some(0));
         assert_eq!(other.send(24, &frame).0, Verdict::Drop(DropReason::NoBackend));
         set(&mut other, SlotState::Serving);
@@ -410,7 +411,7 @@ fn icmp_error_follows_its_flow_to_the_other_cluster() {
         (Verdict::Tx, outer(&served)),
         "the error goes to the backend of its flow"
     );
-    // No thread has the flow in its connection table, and no local backend serves.
+    // No thread has an entry for the flow, and no local backend is serving.
     set(&mut here, SlotState::Down);
     assert_eq!(next_cluster(&here.send(24, &too_big(0, 9)).1), Some(1));
 }
@@ -501,8 +502,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
     // Promise: remote-no-loop
     /// Under any topology, including redirects from a cluster to itself, a packet is redirected at
-    /// most once and is then served or dropped. A machine that has other clusters configured as
-    /// peers too does not decapsulate packets to a VIP.
+    /// most once and is then forwarded to a backend or dropped. If other clusters are also
+    /// configured as peers, the machine does not decapsulate packets to a VIP.
     #[test]
     fn no_topology_makes_a_loop(
         sites in prop::collection::vec(site(), CLUSTERS),

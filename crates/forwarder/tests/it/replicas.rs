@@ -45,7 +45,7 @@ fn set(key: &str) -> Vec<u8> {
     format!("set {key} 7 600 2\r\nhi\r\n").into_bytes()
 }
 
-/// Computes the backends of a key, most preferred first. Each lookup hashes the previous hash again
+/// Computes the backends of a key, most preferred first. Each lookup rehashes the previous hash
 /// with the finalizer of MurmurHash3.
 fn order(key: &str) -> Vec<u8> {
     let own = siphasher::sip128::SipHasher24::new_with_key(&[5; 16]).hash(b"kv").as_bytes();
@@ -201,8 +201,8 @@ fn a_client_is_told_what_as_many_backends_as_wanted_have_said() {
     const MEMORY: Option<&str> = Some("SERVER_ERROR out of memory storing object\r\n");
     let (yes, missing, lost) = ("HD NONCE", "NF NONCE", "");
     type Row = (Ack, &'static [u8], [&'static str; 3], Option<&'static str>, usize, [u64; 4]);
-    // The last columns are the number of backend replies after which the client receives a reply,
-    // and the counters: acknowledged, failed, unanswered, disagreed.
+    // The last two columns are the number of backend replies after which the client receives a
+    // reply, and the counters (acknowledged, failed, unanswered, disagreed).
     let rows: [Row; 14] = [
         (Ack::All, b"s", [yes, yes, yes], STORED, 3, [1, 0, 0, 0]),
         (Ack::All, b"s", [yes, NO, yes], MEMORY, 2, [0, 1, 0, 1]),
@@ -215,8 +215,8 @@ fn a_client_is_told_what_as_many_backends_as_wanted_have_said() {
         (Ack::First, b"s", [NO, yes, yes], STORED, 2, [1, 0, 0, 1]),
         (Ack::First, b"s", [NO, NO, NO], MEMORY, 3, [0, 1, 0, 0]),
         (Ack::First, b"s", [lost, lost, lost], None, 3, [0, 0, 1, 0]),
-        // One backend had the key, so the client could have read the value from it. Now all
-        // backends have deleted the key.
+        // One backend had the key, so the client could have read its value. Now no backend has the
+        // key.
         (Ack::All, b"d", [missing, yes, missing], Some("DELETED\r\n"), 3, [1, 0, 0, 1]),
         (Ack::All, b"d", [missing, missing, missing], Some("NOT_FOUND\r\n"), 3, [1, 0, 0, 0]),
         // One backend does not have the key, so reads from that backend miss.
@@ -319,8 +319,8 @@ proptest! {
             wanted = holders.iter().copied().collect();
         }
         let mut seen_at = BTreeSet::new();
-        // Forty random flows may miss one of the four backends. The test therefore adds flows until
-        // each backend has occurred.
+        // Forty random flows may miss one of the four backends, so the test adds flows until each
+        // backend has been selected.
         for (n, port) in ports.into_iter().chain(12_000..60_000).enumerate() {
             if n >= 40 && seen_at == wanted {
                 break;
@@ -340,8 +340,8 @@ proptest! {
         prop_assert_eq!(seen_at, wanted);
         let all: Vec<u8> = bed.live.current().owners_of_key(ServiceId(3), key.as_bytes()).map(|s| s.0 as u8 + 1).collect();
         prop_assert_eq!(&all[..], holders);
-        // Writes go to all backends that currently store the key. Failover backends store the value
-        // only for a short time.
+        // Writes go to all backends that currently store the key, with a short time to live on
+        // failover backends.
         for (backend, to) in bed.begin(&request(&set(&key))) {
             let time = if own.contains(&backend) { " T600 " } else { " T10 " };
             let line = String::from_utf8(to.payload[8..].to_vec()).unwrap();
@@ -427,7 +427,7 @@ fn commands_on_the_old_value_get_a_protocol_error() {
     }
     let six = udp(CLIENT6, 40_000, VIP6, PORT, &framed(b"incr k 1\r\n"));
     assert_eq!(seen(&bed.send(0, &six).1).payload, framed(SAYS.as_bytes()));
-    // A command with `noreply` receives no error reply.
+    // No error reply is sent to a command with `noreply`.
     for command in ["incr k 1 noreply\r\n", "cas k 0 0 2 7 noreply\r\nhi\r\n"] {
         let refused = Verdict::Drop(DropReason::KvReplicaRefused);
         assert_eq!(bed.send(24, &request(command.as_bytes())).0, refused);
@@ -477,8 +477,8 @@ fn a_write_that_has_no_room_is_begun_nowhere() {
     copies.iter().for_each(|(_, to)| assert_eq!(bed.answer(to, &says(to, "HD NONCE")), Verdict::Taken));
     bed.held.free = 0;
     assert_eq!((reply(&mut bed), counts(&bed)[3]), (None, 5));
-    // The payload limit is 1,500 - 24 - 28 bytes. The fields that the pipeline adds take 40 of
-    // these bytes.
+    // The payload limit is 1,500 - 24 - 28 bytes. Fields that the pipeline adds use 40 of these
+    // bytes.
     let value = |length: usize| format!("set key1 0 0 {length}\r\n{}\r\n", "v".repeat(length)).into_bytes();
     bed.held.free = 100;
     bed.poll();
@@ -506,14 +506,13 @@ fn a_write_without_a_way_back_is_begun_nowhere() {
     let last = broken.len() - 4;
     broken[last] ^= 1;
     assert_eq!(bed(2, Ack::All).send(24, &broken).0, Verdict::Drop(DropReason::Malformed));
-    // In the first case, this thread sends no upstream requests. In the second case, no backend
-    // serves.
+    // In the first case, upstream requests are disabled. In the second case, no backend is serving.
     let full = Verdict::Drop(DropReason::KvReplicaFull);
     assert_eq!(Bed::new(replicated(2, Ack::All, &[])).send(24, &request(&set("key1"))).0, full);
     let mut none = bed_of(replicated(2, Ack::All, &[1, 2, 3, 4, 5]));
     assert_eq!(none.send(24, &request(&set("key1"))).0, Verdict::Drop(DropReason::NoBackend));
     assert_eq!(none.send(24, &request(b"get key1\r\n")).0, Verdict::Drop(DropReason::NoBackend));
-    // If only one backend serves, its acknowledgment is enough.
+    // If only one backend is serving, its acknowledgment is sufficient.
     let mut one = bed_of(replicated(2, Ack::Majority, &[1, 2, 4, 5]));
     let copies = one.begin(&request(&set("key1")));
     assert_eq!(copies.len(), 1);

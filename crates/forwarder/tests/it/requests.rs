@@ -88,9 +88,9 @@ fn flows_are_counted_in_steps_by_slot_and_service() {
     assert_eq!(counted(&mut bed, 64), BTreeMap::new());
 }
 
-/// The previous process had 300 flows on backend 1 of 2. Hashing would send half of them to the
-/// other backend. Until a packet of such a flow arrives, the first thread lists, counts and purges
-/// the flow. The `where` command predicts the backend of the next packet.
+/// The previous process had 300 flows on backend 1 of 2. Hashing would send half of these flows to
+/// the other backend. Until a packet of such a flow arrives, only the first thread lists, counts
+/// and purges the flow. The `where` command predicts the backend of the next packet.
 #[test]
 fn flows_of_the_previous_process_are_listed_and_purged_once() {
     let packet = |port| tcp("198.51.100.7", port, VIP4, 80, "A");

@@ -71,7 +71,7 @@ impl Client {
         bytes
     }
 
-    /// Returns the fragments of a UDP datagram of this flow. Only the first fragment has ports.
+    /// Returns the fragments of a UDP datagram in this flow. Only the first fragment has ports.
     fn pieces(self) -> Vec<Vec<u8>> {
         let (source, vip) = if self.ipv4 { ("198.51.100.7", VIP4) } else { ("2001:db8:9::7", VIP6) };
         let payload = udp_payload(self.ports.0, self.ports.1, 300);
@@ -105,7 +105,7 @@ fn hashed(message: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Computes the thread for a hash by counting the thresholds that it reaches.
+/// Computes the thread for a hash by counting the thresholds that the hash reaches.
 fn share(hash: u64, threads: u16) -> u16 {
     (1..threads).filter(|n| u128::from(hash) * u128::from(threads) >= u128::from(*n) << 64).count() as u16
 }
@@ -182,8 +182,8 @@ fn clients() -> impl Strategy<Value = Vec<Client>> {
 
 proptest! {
     // Promise: steering-order
-    /// A flow goes to one thread, whether its packets are plain, tagged, tunneled, have IP options,
-    /// or are quoted in ICMP errors. Fragments go to the thread of their 3-tuple, also in a tunnel.
+    /// All packets of a flow go to one thread, even if they are tagged, tunneled, have IP options,
+    /// or are quoted in ICMP errors. Fragments, tunneled or not, go to the thread of their 3-tuple.
     #[test]
     fn a_flow_has_one_thread_whatever_carries_it(clients in clients(), threads in 1u16..9, peer in any::<bool>()) {
         let kind = if peer { TunnelSourceKind::Peer } else { TunnelSourceKind::UpstreamTunnel };

@@ -1,5 +1,5 @@
-//! Tests of the strict cache: the reply to a write passes this machine, and values that were
-//! fetched before that reply are discarded.
+//! Tests of the strict cache: the reply to a write returns through this machine, which then
+//! discards all values that were fetched earlier.
 
 use std::sync::Arc;
 
@@ -239,8 +239,8 @@ fn what_acknowledges_nothing_goes_as_it_came() {
     {
         assert_eq!(bed.begin_write(command).source.0, ip(OWN4));
     }
-    // Reads are also forwarded with the client's address. Without a strict cache, so are all other
-    // requests.
+    // Reads, and without a strict cache all other requests, are forwarded with the client's
+    // address.
     assert_eq!(bed.begin_write(b"get k1\r\n").source, (ip(CLIENT4), 40_001));
     let mut bed = bed_with(KeyPath::Direct, |rules| rules.cache.as_mut().unwrap().strict = false);
     assert_eq!(bed.begin_write(SET).source, (ip(CLIENT4), 40_001));
@@ -302,7 +302,7 @@ fn write_that_cannot_be_proxied_is_dropped() {
         room += 1;
     }
     assert_eq!((room, drops(&bed).get("kv_proxied_full")), (36, Some(&1)));
-    // A write without a reply need not be proxied.
+    // A write that requests no reply need not be proxied.
     assert_eq!(bed.send(24, &write(b"delete k1 noreply\r\n")).0, Verdict::Tx);
     bed.wait(1_000);
     assert_eq!(bed.passed(), [36, 0, 36]);

@@ -1,5 +1,5 @@
-//! Tests of packet tracing: marked packets are forwarded like all others, and each report and each
-//! refusal is counted.
+//! Tests of packet tracing: marked packets are forwarded like unmarked packets, and every report
+//! and every refusal is counted.
 
 use std::sync::Arc;
 
@@ -154,7 +154,7 @@ fn unreported_marked_packet_is_forwarded_and_counted() {
         assert!(traced.bed.backend_of(&udp(CLIENT, 4000, VIP4, 443, &payload)).is_some());
     }
     assert_eq!((traced.reported(), traced.counts()), (None, (0, [1, 1, 1, 2, 0, 0])));
-    // After sixty seconds, a packet with the same mark is a replay.
+    // Sixty seconds later, a packet with the same mark is treated as a replay.
     traced.bed.live.clock().set(CLOCK + 56);
     assert!(traced.bed.backend_of(&udp(CLIENT, 4000, VIP4, 443, &good.sign(&key, &flow))).is_some());
     assert_eq!((traced.reported(), traced.counts()), (None, (0, [1, 2, 1, 2, 0, 0])));
@@ -281,8 +281,8 @@ fn a_later_piece_is_told_as_the_fragment_table_s_once_it_goes() {
     assert_eq!((one.mark.probe, maglev(one.explanation.step)), (1, Some((0, false))));
     assert_eq!(two.explanation, Explanation { step: Some(Step::FragmentTable), ..one.explanation });
     assert_eq!((two.flow.source_port, two.flow.destination_port), (0, 0));
-    // The later fragment arrives first. It is held, and reported when the first fragment has
-    // arrived.
+    // The later fragment arrives first. This fragment is held, and is reported when the first
+    // fragment has arrived.
     let [first, later] = pieces(&mut traced, 2);
     assert_eq!((traced.bed.all(&later), traced.reported()), (vec![], None));
     assert_eq!(traced.bed.all(&first).len(), 2);
@@ -395,7 +395,8 @@ fn upstream_tunnel_is_reported_on_every_thread() {
                     (None, frame.clone()),
                     "the thread is not yet decided"
                 );
-                // The content of the report is the same on all threads, so the test uses this one.
+                // The content of the report is the same on all threads, so the test uses the report
+                // of this thread.
                 let (verdict, _) = traced.bed.send_as(Origin::Thread(ThreadId(1), reason), 24, frame);
                 assert_eq!(verdict, Verdict::Tx);
             }

@@ -217,7 +217,7 @@ fn tunneled_flows_are_spread_by_the_inner_tuple() {
     assert!(share.len() == 4 && share.values().all(|count| (60..140).contains(count)), "{share:?}");
 }
 
-/// If all flows of a thread had similar hashes, they would share one part of its connection table
+/// If all flows of a thread had similar hashes, they would use only part of its connection table
 /// and evict each other.
 #[test]
 fn inner_tuple_spreading_uses_the_whole_flow_table() {
@@ -248,8 +248,8 @@ fn steered_tunnel_packet_is_served_by_its_thread() {
     }
 }
 
-/// Returns the configurations of two machines that are peers. On each machine, slot 4 is the other
-/// machine.
+/// Returns the configurations of two machines that are peers. On each machine, slot 4 represents
+/// the other machine.
 pub(crate) fn machines() -> [Parts; 2] {
     ["192.0.2.1", "192.0.2.3"].map(|own| {
         let other = if own == "192.0.2.1" { "192.0.2.3" } else { "192.0.2.1" };
@@ -353,8 +353,8 @@ fn a_dead_peer_is_hashed_around() {
     assert_eq!(cluster[0].counters.redirected.read(), 0);
 }
 
-/// Returns two machines on which the other machine collects all fragments. This can happen during a
-/// reload.
+/// Returns two machines, each of which expects the other machine to collect all fragments. This
+/// situation can occur during a reload.
 fn at_odds() -> [Bed; 2] {
     machines().map(|mut parts| {
         let peers = parts.peers.take().unwrap();

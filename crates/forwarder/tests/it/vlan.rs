@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use crate::bed::*;
 use crate::icmp::without_df;
 
-/// A VLAN tag as two 16-bit values: the EtherType, then the priority bits with the VLAN identifier.
+/// A VLAN tag as two 16-bit values: the EtherType, and the priority bits with the VLAN identifier.
 type Raw = (u16, u16);
 
 fn with_tags(frame: &[u8], tags: &[Raw]) -> Vec<u8> {
@@ -94,8 +94,8 @@ const KINDS: [Encapsulation; 4] =
     [Encapsulation::Gre, Encapsulation::Ipip, Encapsulation::Gue { udp_checksum: true }, Encapsulation::L2];
 
 proptest! {
-    /// The outgoing frame must equal the frame of the untagged packet, with the expected tags
-    /// inserted after the MAC addresses.
+    /// The outgoing frame must be identical to the frame of the untagged packet, with the expected
+    /// tags inserted after the MAC addresses.
     #[test]
     fn frame_leaves_with_the_tags_of_its_policy(
         policy in policy(), before in raw_tags(0..4, true), head in 0..64usize, kind in 0..4usize,

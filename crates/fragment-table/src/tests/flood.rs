@@ -1,4 +1,4 @@
-//! Tests of the effect of fragment floods on other traffic.
+//! Tests how fragment floods affect other traffic.
 
 use core::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A simple model of the documented rules. The table must agree with the model after every step.
+//! A simple model of the documented rules, with which the table must agree after every step.
 
 use core::time::Duration;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -52,7 +52,7 @@ impl Oracle {
         u128::from(self.now - self.datagrams[index].seen_at) >= self.config.lifetime.as_millis()
     }
 
-    /// Advances the clock. If the datagram has expired, it is removed.
+    /// Advances the clock, and removes the datagram if it has expired.
     fn look_at(&mut self, number: u8, now: u64) -> Option<usize> {
         self.now = self.now.max(now);
         let index = self.datagrams.iter().position(|datagram| datagram.number == number)?;
@@ -114,7 +114,8 @@ impl Oracle {
         })
     }
 
-    /// Returns `Err` if the table must assign a slot. The model does not predict which one.
+    /// Returns `Err` if the table must assign a slot, because the model does not predict which
+    /// slot.
     fn later(&mut self, number: u8, source: u8, extent: Extent, now: u64) -> Result<Later<u32>, ()> {
         let at = self.look_at(number, now);
         if let Some((_, decision, _)) = at.and_then(|at| self.datagrams[at].first) {
@@ -162,7 +163,7 @@ impl Oracle {
         Some((slot, decision))
     }
 
-    /// Returns the slots of the datagrams and of the queue.
+    /// Returns the slots that the datagrams and the queue hold.
     fn places(&self) -> (Vec<u32>, Vec<u32>) {
         let kept = self.datagrams.iter().flat_map(|datagram| datagram.slots.iter().copied());
         let mut places: Vec<u32> = kept.chain(self.queue.iter().map(|&(slot, _)| slot)).collect();

@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 use super::flights::Ready;
 use super::record::Ability;
 use super::target::{Difference, Spec, TargetKey, TargetReport};
-use super::{Event, Flushed, StateChange};
-use crate::lock;
+use super::{Event, FailingHops, Flushed, StateChange};
+use crate::{HopNeighbour, lock};
 
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
@@ -38,6 +38,7 @@ struct Inbox {
 struct Outbox {
     turned: BTreeMap<u32, StateChange>,
     abilities: HashMap<TargetKey, Option<String>>,
+    failing_hops: HashMap<TargetKey, Vec<HopNeighbour>>,
     flushed: BTreeMap<u64, Flushed>,
     local_failure: bool,
     /// The value of `local_failure` that the reader received last.
@@ -95,6 +96,7 @@ impl Exchange {
         turned: impl Iterator<Item = (u32, StateChange)>,
         local_failure: Option<bool>,
         abilities: impl Iterator<Item = (TargetKey, Ability)>,
+        failing_hops: impl Iterator<Item = (TargetKey, Vec<HopNeighbour>)>,
     ) {
         let mut outbox = lock(&self.outbox);
         outbox.turned.extend(turned);
@@ -103,6 +105,7 @@ impl Exchange {
             Ability::Lost(why) => (key, Some(why)),
             Ability::Back => (key, None),
         }));
+        outbox.failing_hops.extend(failing_hops);
         drop(outbox);
         self.news.notify_one();
     }
@@ -150,6 +153,10 @@ impl Exchange {
         }
         if !outbox.abilities.is_empty() {
             return Ok(Some(Event::Unable(std::mem::take(&mut outbox.abilities).into_iter().collect())));
+        }
+        if !outbox.failing_hops.is_empty() {
+            let changed = std::mem::take(&mut outbox.failing_hops).into_iter();
+            return Ok(Some(Event::Hops(changed.map(|(key, hops)| FailingHops { key, hops }).collect())));
         }
         if outbox.closed { Err(Closed) } else { Ok(None) }
     }

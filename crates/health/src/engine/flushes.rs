@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
     use crate::hostile::{HERE, datagrams, serve};
-    use crate::{Event, Health};
+    use crate::{CheckHops, Event, Health};
 
     fn wanted(number: u64, port: u16) -> Flush {
         let (interval, timeout) = (Duration::from_millis(20), Duration::from_millis(500));
@@ -108,7 +108,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn a_server_is_asked_until_it_is_empty_and_then_no_more() {
-        let (health, mut events) = Health::start(|_| Dialer::Direct).unwrap();
+        let (health, mut events) = Health::start(|_, _| Dialer::Direct, CheckHops::default()).unwrap();
         let (port, mut asked) = second_time().await;
         health.flush(vec![wanted(1, port)]);
         let words = "\"SERVER_ERROR busy\\r\", expected \"OK\"".to_owned();
@@ -140,7 +140,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn what_is_no_longer_wanted_ends_and_nothing_more_is_said_of_it() {
-        let (health, mut events) = Health::start(|_| Dialer::Direct).unwrap();
+        let (health, mut events) = Health::start(|_, _| Dialer::Direct, CheckHops::default()).unwrap();
         let (silent, _held) = datagrams_alone(|_| Vec::new()).await;
         health.flush(vec![wanted(1, silent)]);
         let said = next(&mut events).await;

@@ -1,6 +1,6 @@
 //! The clock that schedules attempts.
 //!
-//! The clock follows the monotonic clock, so changes of the wall clock do not affect it. While the
+//! The clock follows the monotonic clock, so changes to the wall clock do not affect it. While the
 //! machine is suspended or the loop cannot run, this clock advances by at most [`MOST_LATE`].
 //! Attempts that were due in that time start later. These attempts keep their order and the gaps
 //! between them, instead of all starting at once. A response that arrived in that time is not

@@ -107,8 +107,8 @@ impl Hash for Question {
     }
 }
 
-/// Merges targets with equal keys. The merged target belongs to all pools of the original targets.
-/// Pools are sorted, so that the order in `wanted` does not matter.
+/// Merges targets with identical keys. The merged target belongs to all pools of the original
+/// targets. Pools are sorted, so that the order in `wanted` does not matter.
 fn unique(wanted: Vec<Watched>) -> HashMap<TargetKey, Watched> {
     let mut unique: HashMap<TargetKey, Watched> = HashMap::with_capacity(wanted.len());
     for mut watched in wanted {

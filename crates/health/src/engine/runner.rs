@@ -16,19 +16,21 @@ use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
 use super::exchange::Exchange;
-use super::flights::Flights;
+use super::flights::{Attempt, Flights};
 use super::health_states::{Changes, HealthStates, Outcome, Rules};
+use super::hops::{HopFlight, HopStates};
 use super::pace::Pace;
 use super::record::{Ability, Record};
 use super::schedule::Schedule;
 use super::target::{HealthState, Spec, TargetKey, TargetReport, Watched};
 use super::{Dialing, StateChange};
-use crate::{Dialer, Failure, attempt};
+use crate::{CheckHops, Dialer, Failure, HopNeighbour, attempt};
 
 /// The state of the loop, which runs as one task.
 pub(super) struct Runner {
     exchange: Arc<Exchange>,
     dialing: Dialing,
+    hops: CheckHops,
     /// The maximum number of running attempts.
     most: usize,
     targets: Vec<Option<Target>>,
@@ -41,6 +43,8 @@ pub(super) struct Runner {
     changes: Changes,
     /// Changes in the ability to probe targets that are not published yet.
     abilities: Vec<(TargetKey, Ability)>,
+    /// Changed lists of failing hops that are not published yet.
+    failing_hops: Vec<(TargetKey, Vec<HopNeighbour>)>,
     pace: Pace,
     sleep: Pin<Box<Sleep>>,
     confirmation: ConfirmationProbes,
@@ -52,6 +56,9 @@ struct Target {
     dialer: Dialer,
     phase: Phase,
     record: Record,
+    /// The running attempt, if it uses several hops.
+    hop_flight: Option<HopFlight>,
+    hop_states: HopStates,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,10 +87,11 @@ struct Reporting {
 }
 
 impl Runner {
-    pub(super) fn new(exchange: Arc<Exchange>, dialing: Dialing, most: usize) -> Self {
+    pub(super) fn new(exchange: Arc<Exchange>, dialing: Dialing, hops: CheckHops, most: usize) -> Self {
         let now = Instant::now();
         Self {
             dialing,
+            hops,
             most,
             targets: Vec::new(),
             len: 0,
@@ -93,6 +101,7 @@ impl Runner {
             waiting: VecDeque::new(),
             changes: Changes::default(),
             abilities: Vec::new(),
+            failing_hops: Vec::new(),
             pace: Pace::new(now),
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
             confirmation: ConfirmationProbes::default(),
@@ -154,12 +163,18 @@ impl Runner {
         let rules = rules(watched);
         self.health_states.insert(id, rules, Arc::clone(&watched.backend), watched.pools.clone());
         self.schedule.first_attempt(id, self.len + 1, now);
-        let dialer = (self.dialing)(watched);
+        let dialer = (self.dialing)(watched, None);
         if id as usize >= self.targets.len() {
             self.targets.resize_with(id as usize + 1, || None);
         }
-        self.targets[id as usize] =
-            Some(Target { spec, dialer, phase: Phase::Planned, record: Record::new() });
+        self.targets[id as usize] = Some(Target {
+            spec,
+            dialer,
+            phase: Phase::Planned,
+            record: Record::new(),
+            hop_flight: None,
+            hop_states: HopStates::default(),
+        });
         self.len += 1;
     }
 
@@ -175,6 +190,9 @@ impl Runner {
         if target.record.is_lost() {
             self.abilities.push((target.spec.watched.key.clone(), Ability::Back));
         }
+        if !target.hop_states.failing().is_empty() {
+            self.failing_hops.push((target.spec.watched.key.clone(), Vec::new()));
+        }
         self.len -= 1;
     }
 
@@ -186,7 +204,7 @@ impl Runner {
         let watched = &spec.watched;
         let rules = rules(watched);
         self.health_states.regroup(id, rules, Arc::clone(&watched.backend), watched.pools.clone());
-        target.dialer = (self.dialing)(&spec.watched);
+        target.dialer = (self.dialing)(&spec.watched, None);
         target.spec = spec;
         if let Phase::Flying { slot, .. } = target.phase
             && rerouted
@@ -199,7 +217,7 @@ impl Runner {
         }
     }
 
-    /// Applies a new interval to a target with the same probe. The health state stays and is
+    /// Applies a new interval to a target whose probe is unchanged. The health state stays and is
     /// published under the new key. The next attempt starts after a random part of the new
     /// interval. Targets that changed together are therefore not probed together.
     fn repace(&mut self, id: u32, spec: Arc<Spec>, now: Duration) {
@@ -268,19 +286,12 @@ impl Runner {
             if target.spec.serial != serial || target.phase != Phase::Waiting {
                 continue;
             }
-            let (spec, dialer) = (Arc::clone(&target.spec), target.dialer.clone());
-            let timeout = spec.watched.key.check.timeout;
+            let timeout = target.spec.watched.key.check.timeout;
             let started = Instant::now();
-            let future = async move {
-                let key = &spec.watched.key;
-                // For checks through the tunnel, the peer is the VIP. The `Host` value and the name
-                // in the certificate are therefore the same as for clients.
-                let address = key.through.as_ref().map_or(key.address, |through| through.vip);
-                attempt(&key.check.kind, address, &dialer).await
-            };
+            let future = target.attempt(&self.hops, &self.dialing);
             // The phase is set before the first poll, because the attempt may end in that poll.
             target.phase = Phase::Flying { slot: u32::MAX, started, planned: now };
-            match self.flights.start(id, Box::pin(future)) {
+            match self.flights.start(id, future) {
                 Ok(slot) => {
                     target.phase = Phase::Flying { slot, started, planned: now };
                     self.schedule.set(id, now + timeout);
@@ -295,12 +306,30 @@ impl Runner {
         let Some(target) = self.targets[id as usize].as_mut() else { return };
         let Phase::Flying { started, planned, .. } = target.phase else { return };
         target.phase = Phase::Planned;
+        let failing_before = target.hop_states.failing();
+        let mut took = started.elapsed();
+        let result = match target.hop_flight.take() {
+            None => {
+                target.hop_states = HopStates::default();
+                result
+            }
+            Some(flight) => {
+                let check = &target.spec.watched.key.check;
+                let (result, passed) = target.hop_states.take(flight, check.rise, check.fall);
+                took = passed.unwrap_or(took);
+                result
+            }
+        };
+        let failing = target.hop_states.failing();
+        if failing != failing_before {
+            self.failing_hops.push((target.spec.watched.key.clone(), failing));
+        }
         let outcome = match &result {
             Ok(()) => Outcome::Pass,
             Err(failure) if failure.is_local() => Outcome::Local,
             Err(_) => Outcome::Fail,
         };
-        let ability = target.record.note(result, started.elapsed());
+        let ability = target.record.note(result, took);
         self.abilities.extend(ability.map(|ability| (target.spec.watched.key.clone(), ability)));
         self.health_states.result(id, outcome, now, &mut self.changes);
         let in_doubt = self.health_states.in_doubt(id, outcome == Outcome::Pass);
@@ -342,7 +371,7 @@ impl Runner {
     }
 
     fn publish(&mut self) {
-        if self.changes != Changes::default() || !self.abilities.is_empty() {
+        if self.changes != Changes::default() || !self.abilities.is_empty() || !self.failing_hops.is_empty() {
             let changes = std::mem::take(&mut self.changes);
             let targets = &mut self.targets;
             let keyed = changes.turned.into_iter().filter_map(|(id, state)| {
@@ -351,7 +380,8 @@ impl Runner {
                 let why = target.record.why(state);
                 Some((id, StateChange { key: target.spec.watched.key.clone(), state, why }))
             });
-            self.exchange.publish(keyed, changes.local_failure, self.abilities.drain(..));
+            let (abilities, hops) = (self.abilities.drain(..), self.failing_hops.drain(..));
+            self.exchange.publish(keyed, changes.local_failure, abilities, hops);
         }
     }
 
@@ -398,6 +428,26 @@ impl Runner {
                 context.waker().wake_by_ref();
             }
         }
+    }
+}
+
+impl Target {
+    /// Creates an attempt, through each hop if the backend has several.
+    fn attempt(&mut self, hops: &CheckHops, dialing: &Dialing) -> Attempt {
+        let spec = Arc::clone(&self.spec);
+        let key = &spec.watched.key;
+        // For checks through the tunnel, the peer is the VIP. The `Host` value and the name in the
+        // certificate are therefore the same as for clients.
+        let address = key.through.as_ref().map_or(key.address, |through| through.vip);
+        if let Some(hops) = hops.of(key.address) {
+            let dialers = hops.iter().map(|hop| dialing(&spec.watched, Some(hop))).collect();
+            let (flight, future) = HopFlight::new(hops, dialers, Arc::clone(&key.check), address);
+            self.hop_flight = Some(flight);
+            return Box::pin(future);
+        }
+        self.hop_flight = None;
+        let dialer = self.dialer.clone();
+        Box::pin(async move { attempt(&spec.watched.key.check.kind, address, &dialer).await })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The types that describe targets and their reports.
 //!
-//! Checks with equal keys run only once. A backend that is in several pools is therefore checked
-//! once (Maglev paper §2.2).
+//! Checks with identical keys run only once. A backend that is in several pools is therefore
+//! checked once (Maglev paper §2.2).
 
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
@@ -12,16 +12,16 @@ use forwarder::SlotId;
 
 use config::Check;
 
-/// The key of a target. Two checks with equal keys probe the same address in the same way on the
-/// same path. The name of the check is not part of the key.
+/// The key of a target. Two checks with identical keys probe the same address in the same way on
+/// the same path. The name of the check is not part of the key.
 #[derive(Clone, Debug)]
 pub struct TargetKey {
     /// The address of the backend.
     pub address: IpAddr,
     /// The check to run.
     pub check: Arc<Check>,
-    /// The VIP and the encapsulation of checks that take the path of client packets. The value is
-    /// `None` for checks that are sent directly.
+    /// The VIP and the encapsulation for checks that take the same path as client packets. The
+    /// value is `None` for checks that are sent directly.
     pub through: Option<ProxiedTargetKey>,
 }
 
@@ -41,8 +41,8 @@ pub(super) struct Spec {
     /// A number that uniquely identifies this target. The number is needed because the ID of a
     /// removed target is reused.
     pub(super) serial: u64,
-    /// The serial of the first target in a series of targets with the same probe. When a target is
-    /// replaced by one with another interval, the new target takes over the health state.
+    /// The serial number of the first target in a series of targets with the same probe. When a
+    /// target is replaced by one with another interval, the new target takes over the health state.
     pub(super) lineage: u64,
 }
 
@@ -121,7 +121,7 @@ pub struct TargetReport {
     pub state: HealthState,
     /// The time of the last state change.
     pub since: Instant,
-    /// The time of the last state change by the wall clock, for display. Later changes of the wall
+    /// The time of the last state change by the wall clock, for display. Later changes to the wall
     /// clock do not affect this value.
     pub since_wall: SystemTime,
     /// `true` if the last attempt passed. `None` if no attempt has finished.

@@ -45,7 +45,7 @@ fn mute(port: u16, name: &str, timeout: Duration) -> Watched {
 }
 
 fn start() -> (Health, Events) {
-    Health::start(|_| Dialer::Direct).unwrap()
+    Health::start(|_, _| Dialer::Direct, CheckHops::default()).unwrap()
 }
 
 /// Collects events until `done` returns `true`. Returns the states by port.
@@ -66,7 +66,7 @@ async fn until(
                         known.insert(port, state);
                     }
                 }
-                other @ (Event::Unable(_) | Event::Flushed(_)) => panic!("{other:?}"),
+                other @ (Event::Unable(_) | Event::Hops(_) | Event::Flushed(_)) => panic!("{other:?}"),
             }
         }
     };
@@ -230,7 +230,8 @@ fn attempts_under_way_are_limited_and_all_get_their_turn() {
     let server = UdpSocket::bind((HERE, 0)).unwrap();
     server.set_read_timeout(Some(LONG)).unwrap();
     let port = server.local_addr().unwrap().port();
-    let (health, _events) = Health::start_with(Box::new(|_| Dialer::Direct), 4).unwrap();
+    let (health, _events) =
+        Health::start_with(Box::new(|_, _| Dialer::Direct), CheckHops::default(), 4).unwrap();
     let timeout = Duration::from_millis(20);
     health.watch((0..40).map(|n| mute(port, &format!("n{n}.example.net"), timeout)).collect());
     let mut most = 0;
@@ -341,13 +342,15 @@ fn a_reader_that_sleeps_gets_the_latest_alone() {
     let turned = |state| StateChange { key: key.clone(), state, why: None };
     for n in 0..1_001 {
         let state = if n % 2 == 0 { HealthState::Up } else { HealthState::Down };
-        exchange.publish(std::iter::once((7, turned(state))), Some(n % 2 == 0), std::iter::empty());
+        let none = (std::iter::empty(), std::iter::empty());
+        exchange.publish(std::iter::once((7, turned(state))), Some(n % 2 == 0), none.0, none.1);
     }
     assert!(matches!(events.try_recv(), Some(Event::LocalFailure(true))));
     let Some(Event::Changed(changed)) = events.try_recv() else { panic!("expected a change") };
     assert_eq!(changed, [turned(HealthState::Up)]);
     assert!(events.try_recv().is_none());
-    exchange.publish(std::iter::once((7, turned(HealthState::Down))), None, std::iter::empty());
+    let down = std::iter::once((7, turned(HealthState::Down)));
+    exchange.publish(down, None, std::iter::empty(), std::iter::empty());
     exchange.forget(7);
     assert!(events.try_recv().is_none());
 }

@@ -16,7 +16,7 @@ fn kind(port: u16, service: &str, tls: Option<Tls>) -> CheckKind {
     CheckKind::Grpc(GrpcCheck { port, service: service.into(), tls })
 }
 
-/// The scripted response of a server.
+/// The scripted response from a server.
 #[derive(Clone)]
 struct Script {
     status: u16,

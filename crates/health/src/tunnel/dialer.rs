@@ -10,26 +10,27 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forwarder::{Slot, SlotId, SlotState};
+use forwarder::{Slot, SlotState};
 use packet::protocol;
 use socket2::{Domain, SockRef, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 
-use super::Shared;
 use super::ports::PortKey;
+use super::{CheckPath, Shared};
 
 /// A dialer for one VIP on one backend. Clones are cheap. Sockets remain usable after the dialer is
 /// dropped.
 #[derive(Clone, Debug)]
 pub struct TunnelDialer {
     shared: Arc<Shared>,
-    slot: SlotId,
+    path: CheckPath,
+    /// The destination, which is a VIP unless the path has no slot.
     vip: IpAddr,
 }
 
 impl TunnelDialer {
-    pub(super) fn new(shared: Arc<Shared>, slot: SlotId, vip: IpAddr) -> Self {
-        Self { shared, slot, vip }
+    pub(super) fn new(shared: Arc<Shared>, path: CheckPath, vip: IpAddr) -> Self {
+        Self { shared, path, vip }
     }
 
     /// Connects to the VIP on the backend, at the port of `peer`. The address of `peer` is ignored.
@@ -80,22 +81,25 @@ impl TunnelDialer {
 
     fn claim(&self, local: SocketAddr, protocol: u8) {
         let key = PortKey { is_ipv4: local.is_ipv4(), protocol, port: local.port() };
-        self.shared.ports.claim(key, self.slot, self.vip, Instant::now());
+        self.shared.ports.claim(key, self.path.clone(), self.vip, Instant::now());
     }
 
     /// Returns the longest TCP segment that fits the MTU toward the backend, in bytes.
     fn mss(&self) -> io::Result<u32> {
+        let hop_mtu = self.path.hop.as_ref().map_or(u16::MAX, |hop| hop.mtu);
+        let Some(slot) = self.path.slot else { return Ok(mss(hop_mtu, 0, self.vip.is_ipv4())) };
         let snapshot = self.shared.live.current();
-        let slot = snapshot.slots().get(self.slot.0 as usize);
-        let slot = slot.filter(|_| snapshot.state(self.slot) != SlotState::Free);
+        let state = snapshot.state(slot);
+        let slot = snapshot.slots().get(slot.0 as usize).filter(|_| state != SlotState::Free);
         let gone = || io::Error::new(io::ErrorKind::NotFound, "the backend has left its pool");
-        Ok(mss(slot.ok_or_else(gone)?, self.vip.is_ipv4()))
+        let slot: &Slot = slot.ok_or_else(gone)?;
+        Ok(mss(slot.mtu.min(hop_mtu), slot.encap_overhead(), self.vip.is_ipv4()))
     }
 }
 
-fn mss(slot: &Slot, is_ipv4: bool) -> u32 {
+fn mss(mtu: u16, encap_overhead: usize, is_ipv4: bool) -> u32 {
     let headers = if is_ipv4 { 40 } else { 60 };
-    let room = usize::from(slot.mtu).saturating_sub(slot.encap_overhead() + headers);
+    let room = usize::from(mtu).saturating_sub(encap_overhead + headers);
     u32::try_from(room).unwrap_or(MAX_MSS).clamp(MIN_MSS, MAX_MSS)
 }
 
@@ -106,26 +110,13 @@ const MAX_MSS: u32 = 32_767;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forwarder::Forwarding;
-    use packet::{Encapsulation, Family, Outer, Template};
 
     #[test]
     fn segments_fit_with_all_headers_around_them() {
-        let outer = Outer::V4 { source: [192, 0, 2, 1].into(), destination: [198, 18, 1, 1].into() };
-        let template = |inner| Template::new(Encapsulation::Gre, outer, inner, true);
-        let gre = Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) };
-        let slot = |forwarding, mtu| Slot {
-            backend: "b".into(),
-            address: [198, 18, 1, 1].into(),
-            forwarding,
-            next_hop: None,
-            mtu,
-            too_big: forwarder::TooBig::Drop,
-        };
-        assert_eq!(mss(&slot(gre.clone(), 1500), true), 1500 - 24 - 40);
-        assert_eq!(mss(&slot(gre.clone(), 1500), false), 1500 - 24 - 60);
-        assert_eq!(mss(&slot(Forwarding::L2, 1500), true), 1460);
-        assert_eq!(mss(&slot(gre.clone(), 65_535), true), MAX_MSS);
-        assert_eq!(mss(&slot(gre, 60), false), MIN_MSS);
+        assert_eq!(mss(1500, 24, true), 1500 - 24 - 40);
+        assert_eq!(mss(1500, 24, false), 1500 - 24 - 60);
+        assert_eq!(mss(1500, 0, true), 1460);
+        assert_eq!(mss(65_535, 24, true), MAX_MSS);
+        assert_eq!(mss(60, 24, false), MIN_MSS);
     }
 }

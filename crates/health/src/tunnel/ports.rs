@@ -1,4 +1,4 @@
-//! Maps the source port of a check's packets to the slot of the backend.
+//! Maps the source port of a check's packets to the path of the check.
 //!
 //! A socket claims its port between `bind` and `connect`, before its first packet. The claim
 //! remains when the socket is closed, because TCP sends its last segments later. The kernel does
@@ -12,8 +12,6 @@ use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use forwarder::SlotId;
-
 use crate::lock;
 
 /// The address family, protocol and number of a source port.
@@ -24,50 +22,57 @@ pub(super) struct PortKey {
     pub(super) port: u16,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Ports(Mutex<Table>);
+/// The claimed ports. `T` describes the path of the packets from a port.
+#[derive(Debug)]
+pub(super) struct Ports<T>(Mutex<Table<T>>);
 
-#[derive(Debug, Default)]
-struct Table {
-    claims: HashMap<PortKey, Claim>,
+#[derive(Debug)]
+struct Table<T> {
+    claims: HashMap<PortKey, Claim<T>>,
     /// The number of claims at which the next claim removes expired ones.
     sweep_at: usize,
 }
 
 #[derive(Debug)]
-struct Claim {
-    slot: SlotId,
+struct Claim<T> {
+    path: T,
     vip: IpAddr,
     used: Instant,
 }
 
-impl Ports {
-    /// Claims the port `key`, so that its packets to `vip` are sent to the backend of `slot`.
+impl<T> Default for Ports<T> {
+    fn default() -> Self {
+        Self(Mutex::new(Table { claims: HashMap::new(), sweep_at: 0 }))
+    }
+}
+
+impl<T: Clone> Ports<T> {
+    /// Claims the port `key`, so that its packets to `vip` take `path`.
     ///
     /// # Cost
     /// Amortized constant.
-    pub(super) fn claim(&self, key: PortKey, slot: SlotId, vip: IpAddr, now: Instant) {
+    pub(super) fn claim(&self, key: PortKey, path: T, vip: IpAddr, now: Instant) {
         let mut table = lock(&self.0);
         if table.claims.len() >= table.sweep_at {
             table.claims.retain(|_, claim| !claim.has_lapsed(now));
             table.sweep_at = (2 * table.claims.len()).max(LEAST_SWEEP);
         }
-        table.claims.insert(key, Claim { slot, vip, used: now });
+        table.claims.insert(key, Claim { path, vip, used: now });
     }
 
-    /// Returns the slot whose check sent the packets with the ports in `key` to `destination`.
-    pub(super) fn find(&self, key: PortKey, destination: IpAddr, now: Instant) -> Option<SlotId> {
+    /// Returns the path of the check that sends packets from the port `key` to `destination`.
+    pub(super) fn find(&self, key: PortKey, destination: IpAddr, now: Instant) -> Option<T> {
         let mut table = lock(&self.0);
         let claim = table.claims.get_mut(&key)?;
         if claim.vip != destination || claim.has_lapsed(now) {
             return None;
         }
         claim.used = now;
-        Some(claim.slot)
+        Some(claim.path.clone())
     }
 }
 
-impl Claim {
+impl<T> Claim<T> {
     fn has_lapsed(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.used) > LAPSE
     }
@@ -80,6 +85,7 @@ const LEAST_SWEEP: usize = 1024;
 
 #[cfg(test)]
 mod tests {
+    use forwarder::SlotId;
     use proptest::prelude::*;
 
     use super::*;

@@ -8,16 +8,17 @@ use std::io::{self, ErrorKind, Read};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Instant;
 
-use forwarder::{DropReason, Origin, Packet, SlotId, Snapshot};
+use forwarder::{DropReason, Origin, Packet, Snapshot, address_frame};
 use packet::{Family, parse};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::ports::PortKey;
 use super::senders::Senders;
-use super::{Shared, TunnelCounts};
+use super::{CheckPath, Shared, TunnelCounts};
 use crate::lock;
 
 pub(super) struct Pump {
@@ -30,11 +31,13 @@ pub(super) struct Pump {
 struct Wrapper {
     senders: Senders,
     shared: Arc<Shared>,
+    /// The identification of the next frame, for outer IPv4 headers without the DF flag.
+    identification: AtomicU16,
 }
 
 impl Pump {
     pub(super) fn new(tun: OwnedFd, senders: Senders, shared: Arc<Shared>) -> io::Result<Self> {
-        let wrapper = Wrapper { senders, shared };
+        let wrapper = Wrapper { senders, shared, identification: AtomicU16::new(0) };
         #[expect(
             deprecated,
             reason = "the replacement is unsafe, and a `File` owns its descriptor, which this constructor requires"
@@ -89,25 +92,40 @@ enum Failed {
 impl Wrapper {
     /// Encapsulates and sends the packet in `buffer[FRONT..FRONT + len]`.
     fn carry(&self, snapshot: &Snapshot, buffer: &mut [u8], len: usize) -> Result<(), Failed> {
-        let (slot, mut packet) = self.claimed(buffer, len).ok_or(Failed::Unclaimed)?;
-        // The identification field is 0, because the kernel sets it if DF is clear.
-        let link_len = snapshot.originate(slot, &mut packet, 0).map_err(Failed::Dropped)?;
-        let slot = snapshot.slots().get(slot.0 as usize).ok_or(Failed::Unsent)?;
-        let frame = packet.frame();
-        let sent = if slot.encap_overhead() == 0 {
-            self.senders.send_frame(frame, packet.interface())
-        } else {
-            self.senders.send_packet(frame.get(link_len..).unwrap_or_default(), slot.address)
+        let (path, mut packet) = self.claimed(buffer, len).ok_or(Failed::Unclaimed)?;
+        let sent = match (path.slot, path.hop) {
+            (slot, Some(hop)) => {
+                let identification = self.identification.fetch_add(1, Ordering::Relaxed);
+                match slot {
+                    Some(slot) => snapshot
+                        .originate_by(slot, &hop.next_hop, &mut packet, identification)
+                        .map_err(Failed::Dropped)?,
+                    None => address_frame(&mut packet, &hop.next_hop).map_err(Failed::Dropped)?,
+                };
+                self.senders.send_frame(packet.frame(), packet.interface())
+            }
+            (Some(slot), None) => {
+                // The identification field is 0, because the kernel sets it if DF is clear.
+                let link_len = snapshot.originate(slot, &mut packet, 0).map_err(Failed::Dropped)?;
+                let slot = snapshot.slots().get(slot.0 as usize).ok_or(Failed::Unsent)?;
+                let frame = packet.frame();
+                if slot.encap_overhead() == 0 {
+                    self.senders.send_frame(frame, packet.interface())
+                } else {
+                    self.senders.send_packet(frame.get(link_len..).unwrap_or_default(), slot.address)
+                }
+            }
+            (None, None) => return Err(Failed::Unclaimed),
         };
         sent.map_err(|error| {
-            tracing::debug!(%error, backend = %slot.backend, "check packet not sent");
+            tracing::debug!(%error, "check packet not sent");
             Failed::Unsent
         })
     }
 
-    /// Returns the slot and a frame with the packet. Returns `None` if the packet was not sent by a
+    /// Returns the path of the check and a frame with the packet. Returns `None` if the packet was not sent by a
     /// check.
-    fn claimed<'a>(&self, buffer: &'a mut [u8], len: usize) -> Option<(SlotId, Packet<'a>)> {
+    fn claimed<'a>(&self, buffer: &'a mut [u8], len: usize) -> Option<(CheckPath, Packet<'a>)> {
         let family = match buffer.get(FRONT)? >> 4 {
             4 => Family::V4,
             6 => Family::V6,
@@ -126,8 +144,8 @@ impl Wrapper {
         if self.shared.own.beside(destination) != Some(canonical(addresses.src)) {
             return None;
         }
-        let slot = self.shared.ports.find(key, destination, Instant::now())?;
-        Some((slot, packet))
+        let path = self.shared.ports.find(key, destination, Instant::now())?;
+        Some((path, packet))
     }
 
     fn count(&self, outcome: Result<(), Failed>) {

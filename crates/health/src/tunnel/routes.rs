@@ -5,8 +5,8 @@
 //! unreachable route with a higher metric, so that checks fail if the device is down. Without this
 //! route, checks would follow the usual route to the VIP, where another load balancer would reply.
 //!
-//! Rules and routes that an earlier process left behind are replaced. A rule of other software with
-//! the same mark or table is reported as an error.
+//! Rules and routes that an earlier process left behind are replaced. If other software has a rule
+//! with the same mark or table, an error is reported.
 //!
 //! References: ip-rule(8), rtnetlink(7).
 
@@ -60,11 +60,11 @@ impl Routes {
         Ok(())
     }
 
-    /// Checks for conflicting rules of other software. With a rule that has the same mark, packets
-    /// of the other software could go to the TUN device, or packets of checks could go elsewhere.
-    /// With a rule that has the same table, packets of the other software would go to the TUN
-    /// device. A rule with the same priority may be evaluated before or after the rule of the
-    /// tunnel, so it only causes a warning.
+    /// Checks for conflicting rules that other software installed. With a rule that has the same
+    /// mark, packets from the other software could go to the TUN device, or health check packets
+    /// could go elsewhere. With a rule that has the same table, packets from the other software
+    /// would go to the TUN device. A rule with the same priority may be evaluated before or after
+    /// the rule of the tunnel, so it only causes a warning.
     async fn look_at_others(&self, family: AddressFamily) -> Result<(), TunnelError> {
         let version = if family == AddressFamily::Inet { IpVersion::V4 } else { IpVersion::V6 };
         let mut rules = self.handle.rule().get(version).execute();

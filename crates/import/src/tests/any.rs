@@ -1,5 +1,6 @@
-//! Property tests that check whether rules are rejected or give an equivalent configuration. The
-//! expected configuration is computed from the generated rules, not from the parsed ones.
+//! Property tests which check that rules are either rejected or converted into an equivalent
+//! configuration. The expected configuration is computed from the generated rules, not from the
+//! parsed rules.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -32,8 +33,7 @@ struct Target {
     more: &'static str,
 }
 
-/// Each forwarding method as written in a rule, with the corresponding encapsulation in the
-/// configuration.
+/// Each forwarding method in the form of a rule, with the corresponding encapsulation.
 const WAYS: [(&str, &str); 8] = [
     ("-g", "L2"),
     ("-i", "Ipip"),

@@ -1,4 +1,4 @@
-//! Parses the answers of servers to the upstream requests written by the module `parts`.
+//! Parses servers' answers to the upstream requests that the module `parts` writes.
 //!
 //! The caller checks the source address and the destination port. An accepted answer contains the
 //! request id, the nonce (64 bits in text, 32 bits in binary), a key, and only fields that were

@@ -1,7 +1,7 @@
 //! Parses the classic text commands.
 //!
 //! A command must end exactly at the last byte of the datagram. If a storage command were too
-//! short, the server would read the rest of the value from the datagrams of other clients on the
+//! short, the server would read the rest of the value from datagrams that other clients sent to the
 //! same socket. If the server refused a command line, it would parse the value that follows as
 //! commands.
 

@@ -122,8 +122,8 @@ impl Header {
     }
 }
 
-/// The form that servers require of a command with a given opcode, which is the length of its
-/// extras and the presence of a value.
+/// The form that servers require for a command with a given opcode: the length of the extras, and
+/// whether a value is present.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     extras: usize,

@@ -159,7 +159,8 @@ fn in_meta(
     Some(())
 }
 
-/// Converts the arguments of `set` after the key to those of `ms`, and writes them.
+/// Converts the arguments that follow the key in a `set` command to arguments of `ms`, and writes
+/// them.
 #[inline]
 fn put_classic_set(mut words: Words<'_>, life: Option<ShortLife>, window: &mut Window<'_>) -> Option<()> {
     let (flags, time, bytes) = (words.next()?, words.next()?, words.next()?);

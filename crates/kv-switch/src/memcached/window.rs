@@ -16,12 +16,12 @@ impl<'a> Window<'a> {
         Self { out, from, total: 0 }
     }
 
-    /// Returns the number of all written bytes, including discarded ones.
+    /// Returns the total number of bytes written, including discarded bytes.
     pub(super) const fn total(&self) -> usize {
         self.total
     }
 
-    /// Returns the number of written bytes if none of them was discarded.
+    /// Returns the number of bytes written, or `None` if any byte was discarded.
     pub(super) fn whole(&self) -> Option<usize> {
         (self.from == 0 && self.total <= self.out.len()).then_some(self.total)
     }

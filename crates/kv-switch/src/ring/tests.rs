@@ -29,7 +29,8 @@ fn split(ring: &Ring, hash: KeyHash, keys: usize, servers: u16) -> Vec<usize> {
     (0..servers).map(|server| owners.iter().filter(|&&owner| owner == server).count()).collect()
 }
 
-/// Returns the FNV-1a hash of the servers of `key:0` to `key:2999`, as a checksum of the ring.
+/// Returns the FNV-1a hash of the servers that store `key:0` to `key:2999`, as a checksum of the
+/// ring.
 fn fingerprint(ring: &Ring) -> u64 {
     let owners = owners(ring, KeyHash::md5(), 3_000).into_iter();
     owners.fold(0xcbf2_9ce4_8422_2325, |hash, owner| (hash ^ u64::from(owner)).wrapping_mul(0x100_0000_01b3))
@@ -117,7 +118,7 @@ fn what_is_no_ring_is_refused() {
     assert!(!Ring::build(&[most, most, server]).unwrap().is_empty());
 }
 
-/// Finds the server of a hash by comparing all points. The result is the usable point at the
+/// Finds the server for a hash by comparing all points. The result is the usable point at the
 /// smallest distance in ascending direction around the circle.
 fn slow(points: &[(u32, u16)], hash: u32, usable: &HashSet<u16>) -> Option<u16> {
     let usable = points.iter().filter(|(_, owner)| usable.contains(owner));

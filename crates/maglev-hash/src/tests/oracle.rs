@@ -1,5 +1,5 @@
 //! A slow model of the table, which stores complete permutations and sorts all turns. The model and
-//! the tested code share only the hash crate.
+//! the tested code have only the hash crate in common.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -35,7 +35,7 @@ pub(super) fn permutation(name: &[u8], size: u64, seed: [u8; 16]) -> Vec<usize> 
 }
 
 /// Returns the backend of each turn. Turn `k` of a backend with weight `w` is at time `(k + 1/2) /
-/// w`. Turns at equal times are sorted by decreasing weight, then by name.
+/// w`. Turns at the same time are sorted by decreasing weight, then by name.
 fn turns(weights: &[u128], size: u128) -> Vec<usize> {
     let mut all = Vec::new();
     for (backend, share) in shares(weights, size).into_iter().enumerate() {
@@ -45,8 +45,8 @@ fn turns(weights: &[u128], size: u128) -> Vec<usize> {
     all.into_iter().map(|(_, _, backend)| backend).collect()
 }
 
-/// Gives each backend the whole part of its share, and then gives the remaining slots one by one to
-/// the backend with the largest missing fraction.
+/// Gives each backend the integer part of its share, and then gives the remaining slots one by one
+/// to the backends with the largest fractional parts.
 fn shares(weights: &[u128], size: u128) -> Vec<u128> {
     let total: u128 = weights.iter().sum();
     let mut shares: Vec<u128> = weights.iter().map(|weight| weight * size / total).collect();

@@ -140,7 +140,7 @@ proptest! {
         let parts: Vec<_> = again.iter().map(|fragment| slow_v4(fragment)).collect();
         prop_assert_eq!(reassembled(&parts), (usize::from(offset) * 8, more, payload));
 
-        // Every fragment except the last one is as full as possible.
+        // Every fragment except the last fragment is as full as possible.
         let largest = |fragment: &Vec<u8>| fragment.len() + 8 > usize::from(mtu);
         prop_assert!(fragments.iter().rev().skip(1).all(largest));
         if ip.len() <= usize::from(mtu) {
@@ -206,7 +206,7 @@ proptest! {
 #[test]
 fn pieces_v4_matches_the_example_of_rfc_791() {
     // RFC 791, appendix A, example 2: with an MTU of 280, 452 bytes of data become fragments of 276
-    // and 216 bytes. The second one has offset 32 in units of 8 bytes.
+    // and 216 bytes. The second fragment has offset 32 in units of 8 bytes.
     let ip = packet_v4(&[], 0, &[7; 452]);
     let fragments = written(pieces_v4(&ip, 280).unwrap());
     assert_eq!(fragments.iter().map(Vec::len).collect::<Vec<_>>(), [276, 216]);

@@ -30,7 +30,7 @@ fn template() -> impl Strategy<Value = Option<Template>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2048))]
 
-    /// The frame may have VLAN tags and any number of bytes after the headers.
+    /// The frame may have VLAN tags, and any number of bytes may follow the headers.
     #[test]
     fn prepared_write_matches_rewrite_link_and_template(
         template in template(),

@@ -98,7 +98,7 @@ fn icmp_error_returns_the_kind_of_each_type() {
         read(&wrapped(family, message, quote)).map(|error| error.unwrap().kind)
     };
     let v4 = |message| kind(Family::V4, message);
-    // Routers older than RFC 1191 send an MTU of 0.
+    // Routers that predate RFC 1191 send an MTU of 0.
     assert_eq!(v4([3, 4, 0, 0, 0, 0, 0, 0]), Some(IcmpErrorKind::TooBig { mtu: 0 }));
     assert_eq!(v4([3, 13, 0, 0, 1, 2, 3, 4]), Some(IcmpErrorKind::Unreachable { code: 13 }));
     assert_eq!(v4([11, 1, 0, 0, 0, 0, 0, 0]), Some(IcmpErrorKind::TimeExceeded { code: 1 }));
@@ -254,7 +254,7 @@ proptest! {
     fn any_bytes_as_a_quote_stay_inside_the_frame(
         mut bytes in vec(any::<u8>(), 1..140), v6: bool, word in 20..60u16, next in 0..70u8
     ) {
-        // Most inputs get a valid version and header length. They then pass the first checks.
+        // Most inputs get a valid version and header length, so that they pass the first checks.
         bytes[0] = if v6 { 0x60 } else { 0x40 | bytes[0] & 0x0f };
         if bytes.len() > 40 {
             bytes[if v6 { 6 } else { 9 }] = next;
@@ -316,11 +316,11 @@ fn what_is_not_ours_is_no_tunnel() {
     };
     let gue = Encapsulation::Gue { udp_checksum: false };
     assert!(changed(Encapsulation::Gre, 20, 0x30) && changed(gue, 20, 0));
-    assert!(!changed(Encapsulation::Gre, 9, 6)); // another protocol
+    assert!(!changed(Encapsulation::Gre, 9, 6)); // different protocol
     assert!(!changed(Encapsulation::Gre, 20, 0x40)); // source routes
     assert!(!changed(Encapsulation::Gre, 21, 1)); // PPTP's version
-    assert!(!changed(Encapsulation::Gre, 22, 0x65)); // carries something else
-    assert!(!changed(gue, 23, 0xc1)); // another port
+    assert!(!changed(Encapsulation::Gre, 22, 0x65)); // unsupported inner protocol
+    assert!(!changed(gue, 23, 0xc1)); // different port
     assert!(!changed(gue, 28, 0x20) && !changed(gue, 28, 0x40)); // control, variant 1
     assert!(!changed(gue, 29, 47));
 }
@@ -330,13 +330,14 @@ fn quoted_tunnel_of_a_later_fragment_has_no_inner_packet() {
     let later = |kind| {
         let mut ip = tunnelled(kind, false, &answer_v4());
         ip[7] = 9;
-        ip[20] = 0x40; // The payload is data and not a GRE header with source routes.
+        // The payload of a later fragment is data, not a GRE header with source routes.
+        ip[20] = 0x40;
         tunnel_in(&ip)
     };
     for kind in [Encapsulation::Gre, Encapsulation::Ipip] {
         let tunnel = later(kind).unwrap();
         assert_eq!((tunnel.kind, tunnel.encap_overhead, tunnel.inner), (kind, None, None));
     }
-    // The port is in the first fragment.
+    // Only the first fragment contains the port.
     assert_eq!(later(Encapsulation::Gue { udp_checksum: false }), None);
 }

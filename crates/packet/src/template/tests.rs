@@ -343,7 +343,7 @@ fn write_errors_name_the_lengths() {
 }
 
 proptest! {
-    /// The reference computes the outer destination bit by bit. It uses the address of the other
+    /// The reference computes the outer destination bit by bit, from the address of the other
     /// cluster and the inner destination.
     #[test]
     fn complete_for_another_cluster_matches_slow_reference(

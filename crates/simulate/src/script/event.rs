@@ -1,5 +1,5 @@
-//! Reads one `[[event]]` of a script. An event that cannot happen at its time is reported as a
-//! problem. For example, a machine cannot leave the cluster twice.
+//! Reads one `[[event]]` of a script. An event that cannot happen at the given time is reported as
+//! a problem. For example, a machine cannot leave the cluster twice in a row.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::plan::{Plan, Takeover, in_words};
 use crate::scenario::{Change, MAX_MACHINES};
 
 /// Adds all events to the plan, in the order of the script. `is_reload` is `true` if the versions
-/// come from a change of the configuration.
+/// come from a change to the configuration.
 pub(super) fn read_all(nodes: &[Node<'_>], plan: &mut Plan, duration_ms: u32, is_reload: bool) {
     let mut before = Duration::ZERO;
     let end = Duration::from_millis(u64::from(duration_ms));
@@ -139,7 +139,7 @@ impl Reader<'_> {
     }
 }
 
-/// Reads a duration that is allowed only with certain changes.
+/// Reads a duration that is allowed only for certain changes.
 fn only_if(node: Option<Node<'_>>, is_wanted: bool, change: &str) -> Option<u32> {
     let node = node?;
     if !is_wanted {

@@ -74,8 +74,8 @@ impl Metrics {
         self.up.with_label_values(&labels).set(if outcome.verdict.is_ok() { 1.0 } else { 0.0 });
     }
 
-    /// Starts the HTTP server and returns the address on which it listens. A requested port 0 is
-    /// replaced by the port that the kernel assigned.
+    /// Starts the HTTP server and returns the address on which it listens. If port 0 is requested,
+    /// the address contains the port that the kernel assigned.
     pub(super) async fn serve(&self, address: SocketAddr) -> io::Result<SocketAddr> {
         let listener = TcpListener::bind(address).await?;
         let bound = listener.local_addr()?;
@@ -95,7 +95,7 @@ fn text(registry: &Registry) -> String {
 
 const LABELS: [&str; 3] = ["target", "vip", "kind"];
 /// Upper bounds of the latency buckets in seconds. The bounds cover latencies within a rack, within
-/// a site and over the Internet, and the retransmission of a SYN.
+/// a site and over the Internet, and the delay of a retransmitted SYN.
 const BUCKETS: [f64; 13] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0];
 const ATTEMPTS: &str = "Completed attempts.";
 const FAILURES: &str = "Failed attempts by reason. The reason no_answer is a timeout.";

@@ -58,7 +58,7 @@ pub(super) struct Url {
     scheme: Scheme,
     address: IpAddr,
     port: u16,
-    /// The text after the port. This text begins with `/`, or is empty.
+    /// The text after the port, which begins with `/` or is empty.
     rest: Arc<str>,
 }
 
@@ -87,8 +87,7 @@ impl FromStr for Url {
             .or(usual)
             .ok_or("tcp, grpc and grpcs have no default port, add one as in tcp://203.0.113.1:80")?;
         let url = Self { scheme, address, port, rest: rest.into() };
-        // This call only validates the path. The result does not depend on the trusted
-        // certificates.
+        // This call only validates the path, which does not depend on the trusted certificates.
         url.kind(&Trust::new(None, true), None).map(|_| url)
     }
 }

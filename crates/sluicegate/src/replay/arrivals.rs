@@ -1,9 +1,9 @@
 //! Reads a capture file and returns only the frames that the balancer received. Each frame is
 //! returned once, with its full length.
 //!
-//! A file of `sluicegate capture` contains a packet twice if the packet was held or was passed to
-//! another thread. The two copies have identical bytes. A packet comment in the capture file shows
-//! which copy is the duplicate.
+//! A file written by `sluicegate capture` contains a packet twice if the packet was held or was
+//! passed to another thread. The two copies have identical bytes. A packet comment in the capture
+//! file shows which copy is the duplicate.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -42,8 +42,8 @@ impl<R: BufRead> Arrivals<R> {
     }
 }
 
-/// Counts the frames with verdict `hold`. The capture contains each of them again, with the final
-/// verdict.
+/// Counts the frames with verdict `hold`. The capture contains each of these frames again, with the
+/// final verdict.
 #[derive(Default)]
 struct Sights(HashMap<Vec<u8>, u32>);
 
@@ -52,7 +52,7 @@ impl Sights {
         let verdict = frame.comment.strip_prefix("verdict=").and_then(|said| said.split(' ').next());
         match verdict {
             None => false,
-            // The thread that receives the packet captures it again.
+            // The thread to which the packet is passed captures it again.
             Some("to_thread") => true,
             Some("hold") => {
                 *self.0.entry(frame.bytes.clone()).or_default() += 1;
@@ -82,7 +82,7 @@ fn whole(frame: CapturedFrame, is_left_out: bool) -> Arrival {
 }
 
 /// The length of the longest IP packet with a link header and two VLAN tags. Truncated frames are
-/// padded to at most this length, because longer frames are rejected in any case.
+/// padded to at most this length, because longer frames are always rejected.
 const LONGEST_FRAME: usize = 65_535 + 22;
 
 #[cfg(test)]

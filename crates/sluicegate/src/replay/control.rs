@@ -1,6 +1,6 @@
 //! Runs the control plane of the daemon, driven by the timestamps of a capture. All health checks
-//! pass, one next hop replaces the routes and neighbors of the kernel ([`Ways`]), and there are no
-//! BGP peers.
+//! pass, a single next hop replaces the routes and neighbors of the kernel ([`Ways`]), and there
+//! are no BGP peers.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -174,13 +174,13 @@ impl Control {
             gateway: None,
             preferred_source: None,
         };
-        let next_hops = snapshot.slots().iter().map(|slot| (slot.address, Ok(way))).collect();
+        let next_hops = snapshot.slots().iter().map(|slot| (slot.address, Ok(way).into())).collect();
         let interfaces = (0..).take(self.interfaces.len()).collect();
         Table { next_hops, interfaces, ..Table::default() }
     }
 }
 
-/// The packet filter of a replay. The filter knows only the machine addresses that are in the
+/// The packet filter of a replay. The filter contains only those machine addresses that are in the
 /// configuration.
 struct ReplayFilter<'a>(&'a mut Replay);
 
@@ -198,7 +198,7 @@ impl publisher::Filter for ReplayFilter<'_> {
         addresses: Vec<Prefix>,
     ) -> Result<(), Infallible> {
         // The source ports of upstream requests are not steered, because replies in the capture
-        // match no request of the replay. Such replies are passed to the kernel.
+        // cannot match the requests of the replay. Such replies are passed to the kernel.
         let ends = TunnelEndpoints { answers: Vec::new(), ..ends(now, addresses, 1..=1) };
         self.0.set_filter(filter(now, own), ends);
         Ok(())

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use admin_client::{outln, print_json};
 
-/// Counters of frames, and the number of reloads.
+/// Frame counters, and the number of reloads.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Stats {
     pub(super) read: u64,

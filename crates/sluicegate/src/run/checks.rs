@@ -56,12 +56,16 @@ impl Checks {
     pub(super) async fn start(tunnel: HealthTunnel, config: &Config) -> anyhow::Result<Self> {
         HealthTunnel::clear().await;
         tunnel.open(config).await?;
+        if !tunnel.hops().is_empty() {
+            // The checks work without the tunnel, and the next repair reports the error.
+            let _ = tunnel.create(config).await;
+        }
         Self::before_tunnel(tunnel)
     }
 
     /// Starts the health thread of a new process while the old process still owns the tunnel.
     pub(super) fn before_tunnel(tunnel: HealthTunnel) -> anyhow::Result<Self> {
-        let (engine, events) = Health::start(tunnel.dialers())?;
+        let (engine, events) = Health::start(tunnel.dialers(), tunnel.hops())?;
         Ok(Self {
             engine: Arc::new(engine),
             events,
@@ -128,20 +132,20 @@ impl Checks {
                 tracing::info!(change = "backend", "health checks pass again");
             }
             Event::Unable(news) => self.unable.take(news, Instant::now()),
-            // The caller handles flush results before it calls this function.
-            Event::Flushed(_) => {}
+            // The caller handles flush results and hops before it calls this function.
+            Event::Flushed(_) | Event::Hops(_) => {}
         }
         None
     }
 
     /// Returns a closure that collects the reports of all targets. The closure may take some time,
-    /// so it should run on another thread.
+    /// so run it on another thread.
     pub(super) fn report(&self) -> impl FnOnce() -> Vec<TargetReport> + Send + 'static {
         let engine = Arc::clone(&self.engine);
         move || engine.report()
     }
 
-    /// Starts a check and repair of the tunnel, because another program may have removed its rules,
+    /// Starts to check and repair the tunnel, because another program may have removed its rules,
     /// routes or device. Returns `None` if a repair is already running.
     pub(super) fn begin_repair(
         &mut self,
@@ -161,8 +165,7 @@ impl Checks {
         match found {
             Found::Well => {}
             Found::New => {
-                // Running checks use the old tunnel, so tunneled checks are stopped and started
-                // again.
+                // Running checks use the old tunnel, so all tunneled checks are restarted.
                 let direct = controller.watched().into_iter().filter(|one| one.key.through.is_none());
                 self.engine.watch(direct.collect());
                 self.watch(controller);

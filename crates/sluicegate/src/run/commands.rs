@@ -1,4 +1,4 @@
-//! Handles the commands of the admin API. The response is sent immediately, or after the work that
+//! Handles the commands of the admin API. The response is sent immediately, or when the work that
 //! the command started is complete. The crate `admin` implements HTTP, and
 //! `control_plane::{overrides, drain}` contain the rules for overrides and drains.
 
@@ -22,7 +22,7 @@ use super::{Daemon, Inspections};
 use crate::stats::{of_service, of_slot};
 
 impl Daemon {
-    /// Handles a command. An error while sending the response is ignored, because the client may
+    /// Handles a command. Errors while sending the response are ignored, because the client may
     /// have disconnected.
     pub(super) fn handle_command(&mut self, command: Command) {
         if self.lifecycle.hand_over == HandOver::Frozen {
@@ -87,7 +87,7 @@ impl Daemon {
         }
     }
 
-    /// Sends requests to the packet threads. The replies of the packet threads become the response.
+    /// Sends requests to the packet threads, whose replies become the response.
     fn ask_threads(&mut self, command: Command) {
         let snapshot = self.publisher.current();
         let questions = &mut self.inspections.questions;

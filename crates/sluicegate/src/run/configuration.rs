@@ -1,6 +1,6 @@
-//! Stores where the current configuration comes from: the file and the watch on this file, pending
-//! reloads, and earlier generations for a rollback. `Controller` stores the configuration itself,
-//! and the module `reload` performs reloads.
+//! Tracks the origin of the current configuration: the file and the watch on it, pending reloads,
+//! and earlier generations for a rollback. `Controller` stores the configuration itself, and the
+//! module `reload` performs reloads.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ pub(super) struct Configuration {
     /// The files that belonged to the configuration when it was last read from disk.
     pub(super) file_sources: Vec<Source>,
     watch: Option<FileWatch>,
-    /// The warnings of the configuration.
+    /// The warnings about the configuration.
     pub(super) warnings: Vec<String>,
-    /// The settings that the process was started with and that a reload cannot change.
+    /// The settings with which the process was started and which a reload cannot change.
     pub(super) running: Running,
     /// The maximum number of VIP addresses in the XDP filter.
     pub(super) max_vips: u32,
@@ -39,7 +39,7 @@ impl Configuration {
     ) -> anyhow::Result<Self> {
         let said = sentences(&warnings);
         let (at, cause, whole) = (SystemTime::now(), Cause::Start, Arc::clone(config));
-        // The controller also gives its first configuration the generation number 1.
+        // The controller also assigns generation number 1 to its first configuration.
         let first = Kept { generation: 1, at, cause, by: None, config: whole, warnings };
         Ok(Self {
             file,
@@ -71,8 +71,8 @@ impl Configuration {
     pub(super) fn follow(&mut self, config: &Config, origin: Origin, warnings: Vec<String>) {
         self.warnings = warnings;
         for warning in &self.warnings {
-            // log: The configuration has a warning. The field `warning` has the file, line and key.
-            // Fix the file and check it with `sluicegate config check`.
+            // log: The configuration has a warning. The field `warning` contains the file, line and
+            // key. Fix the file and check it with `sluicegate config check`.
             tracing::warn!(%warning, "configuration warning");
         }
         if self.origin == Origin::Api && origin == Origin::File {

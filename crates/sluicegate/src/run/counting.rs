@@ -18,7 +18,7 @@ use super::{Daemon, Inspections};
 
 type Question = Box<dyn FnOnce(&mut Daemon)>;
 
-/// The last count, and the requests that wait for the running one.
+/// The last count, and the requests that wait for the running count.
 #[derive(Default)]
 pub(super) struct Counting {
     last: Option<(FlowCounts, Instant)>,
@@ -107,7 +107,7 @@ impl Client<FlowCounts> for Counted {
     }
 }
 
-/// The maximum age of a count that is used for another request.
+/// The maximum age of a count that is reused for further requests.
 const FRESH: Duration = Duration::from_secs(1);
 /// The time limit for a count. Walking a connection table with 16 million flows takes less time.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
 //! Builds the first snapshot of a process from the configuration and the next hops. The result is a
-//! controller whose snapshot is already published. The module `reload` builds all later
+//! controller whose snapshot has already been published. The module `reload` builds all later
 //! generations.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) async fn first_next_hops(
     if let Err(error) = diagnosis::warn_at_start(config, machine, &next_hops).await {
         // log: The startup check of the machine failed for the reason in `error`. Run `sluicegate
         // doctor`.
-        tracing::warn!(error = %format!("{error:#}"), "machine check failed");
+        tracing::warn!(error = %format!("{error:#}"), "machine not checked");
     }
     let table = Table { next_hops, ..Table::default() };
     Ok(Arc::new(table.by(interfaces.iter().map(|interface| interface.index).collect())))

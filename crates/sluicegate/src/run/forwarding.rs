@@ -45,7 +45,7 @@ impl Forwarding {
         self.reserved.iter().try_for_each(ReservedPorts::share)
     }
 
-    /// Reserves the ports while the old process still has them reserved too.
+    /// Reserves the ports while the old process still reserves them too.
     pub(super) fn reserve_beside(&mut self, snapshot: &Snapshot) -> Result<(), SteerError> {
         self.shares_ports = true;
         self.reserve_for(snapshot)
@@ -91,7 +91,7 @@ impl Forwarding {
         Ok(())
     }
 
-    /// Sends a report for each trace event to the receiver named in the marked packet.
+    /// Sends a report for each trace event to the receiver that the marked packet specifies.
     pub(super) fn report(&mut self, events: &[TraceEvent], snapshot: &Snapshot, controller: &Controller) {
         // Both clocks are read only once, so that the timestamps of all events in one batch are
         // based on the same readings.
@@ -150,8 +150,8 @@ pub(crate) fn filter(snapshot: &Snapshot, own: &BTreeSet<IpAddr>) -> Filter {
 }
 
 /// Returns the filter entries for packets to the machine's own addresses: tunneled packets and
-/// replies to upstream requests. Tunnels from other clusters are left out, because those tunnels
-/// end at VIPs.
+/// replies to upstream requests. Tunnels from other clusters are left out, because they end at
+/// VIPs.
 pub(crate) fn ends(
     snapshot: &Snapshot,
     addresses: Vec<Prefix>,
@@ -163,8 +163,8 @@ pub(crate) fn ends(
     TunnelEndpoints { addresses, sources, answers, source_ports }
 }
 
-/// Reads the state of an interface again. If the kernel does not respond, the state at startup is
-/// returned.
+/// Reads the state of an interface again. Returns the state at startup if the kernel does not
+/// respond.
 fn seen_again(mine: &Interface) -> anyhow::Result<Interface> {
     match Interface::read(&mine.name) {
         Ok(found) if found.index == mine.index => Ok(found),

@@ -1,12 +1,15 @@
-//! Manages the tunnel for checks with `via = "vip"`. The tunnel is opened as soon as a
-//! configuration needs it, and closed when the process exits. The module `tunnel` of the crate
+//! Manages the tunnel for checks with `via = "vip"`, and for all checks of backends with several
+//! next hops. The tunnel is opened as soon as a configuration or a route needs it, and closed when
+//! the process exits. The module `tunnel` of the crate
 //! `health` handles the traffic inside the tunnel.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use config::{Config, Via};
 use forwarder::Live;
-use health::{Dialer, Tunnel, TunnelError, TunnelNumbers, TunnelSetup, Watched, remove_leftovers};
+use health::{
+    CheckHop, CheckHops, Dialer, Tunnel, TunnelError, TunnelNumbers, TunnelSetup, Watched, remove_leftovers,
+};
 
 /// The health check tunnel. The control loop, reloads and the health thread share one tunnel
 /// through clones of this handle.
@@ -16,6 +19,7 @@ pub(super) struct HealthTunnel {
     machine: Arc<str>,
     interfaces: Arc<[String]>,
     live: Live,
+    hops: CheckHops,
 }
 
 /// The result of a tunnel repair.
@@ -31,8 +35,14 @@ pub(super) enum Found {
 
 impl HealthTunnel {
     /// Creates a handle without opening the tunnel.
-    pub(super) fn new(machine: &str, interfaces: Vec<String>, live: Live) -> Self {
-        Self { open: Arc::default(), machine: machine.into(), interfaces: interfaces.into(), live }
+    pub(super) fn new(machine: &str, interfaces: Vec<String>, live: Live, hops: &CheckHops) -> Self {
+        let (machine, interfaces, hops) = (machine.into(), interfaces.into(), hops.clone());
+        Self { open: Arc::default(), machine, interfaces, live, hops }
+    }
+
+    /// Returns the next hops through which backends with several next hops are checked.
+    pub(super) fn hops(&self) -> CheckHops {
+        self.hops.clone()
     }
 
     fn tunnel(&self) -> Option<Arc<Tunnel>> {
@@ -43,13 +53,19 @@ impl HealthTunnel {
         *self.open.lock().unwrap_or_else(PoisonError::into_inner) = tunnel;
     }
 
-    /// Returns a function that selects how a target is reached. The function is never called for
-    /// targets that need the tunnel while the tunnel is closed, see [`Self::reachable`].
-    pub(super) fn dialers(&self) -> impl Fn(&Watched) -> Dialer + Send + 'static {
+    /// Returns a function that selects how a target is reached. While the tunnel is closed, the
+    /// function is never called for targets that need the tunnel (see [`Self::reachable`]). Until the
+    /// tunnel is open, the kernel chooses the next hop of other targets.
+    pub(super) fn dialers(&self) -> impl Fn(&Watched, Option<&CheckHop>) -> Dialer + Send + 'static {
         let this = self.clone();
-        move |watched| match (&watched.key.through, watched.slot, this.tunnel()) {
-            (Some(through), Some(slot), Some(tunnel)) => Dialer::Tunnel(tunnel.dialer(slot, through.vip)),
-            _ => Dialer::Direct,
+        move |watched, hop| {
+            let key = &watched.key;
+            let dialer = match (&key.through, watched.slot, this.tunnel()) {
+                (Some(through), Some(slot), Some(tunnel)) => Some(tunnel.dialer(slot, through.vip, hop)),
+                (None, _, Some(tunnel)) => hop.and_then(|hop| tunnel.direct(key.address, hop)),
+                _ => None,
+            };
+            dialer.map_or(Dialer::Direct, Dialer::Tunnel)
         }
     }
 
@@ -60,9 +76,8 @@ impl HealthTunnel {
         watched
     }
 
-    /// Removes the rules, routes and device that a killed process left behind. This call is always
-    /// needed: if tunneled checks are no longer configured, no later step would remove these
-    /// leftovers.
+    /// Removes the rules, routes and device that a killed process left behind. Call this even if no
+    /// tunneled checks are configured, because no later step would remove these leftovers.
     pub(super) async fn clear() {
         match remove_leftovers(DEVICE, TunnelNumbers::default()).await {
             Ok(0) => {}
@@ -79,11 +94,15 @@ impl HealthTunnel {
         }
     }
 
-    /// Opens the tunnel if it is closed and the configuration needs it.
+    /// Opens the tunnel if it is closed and the configuration needs it. If only a route needs the
+    /// tunnel, [`Self::repair`] opens it, so that a missing TUN device does not prevent the start.
     pub(super) async fn open(&self, config: &Config) -> Result<(), TunnelError> {
-        let mut checks =
-            config.pools().iter().flat_map(|pool| &pool.members).flat_map(|member| member.checks.iter());
-        if self.tunnel().is_some() || !checks.any(|check| check.via == Via::Vip) {
+        if is_configured(config) { self.create(config).await } else { Ok(()) }
+    }
+
+    /// Opens the tunnel if it is closed.
+    pub(super) async fn create(&self, config: &Config) -> Result<(), TunnelError> {
+        if self.tunnel().is_some() {
             return Ok(());
         }
         let own = config.machine(&self.machine).map(|machine| machine.addresses.to_vec());
@@ -110,14 +129,15 @@ impl HealthTunnel {
             }
             self.set(None);
         }
-        match self.open(config).await {
-            Ok(()) if self.tunnel().is_some() => Found::New,
+        let opened = if self.hops.is_empty() { self.open(config).await } else { self.create(config).await };
+        match opened {
+            Ok(()) if self.tunnel().is_some() && is_configured(config) => Found::New,
             Ok(()) => Found::Well,
             Err(error) => Found::Broken(error),
         }
     }
 
-    /// Removes the rules, the routes and the device. The health thread has ended by now, but a
+    /// Removes the rules, the routes and the device. The health thread has already ended, but a
     /// repair of the tunnel may still be running.
     pub(super) async fn close(self) {
         let Some(mut tunnel) = self.tunnel() else { return };
@@ -144,7 +164,13 @@ impl HealthTunnel {
     }
 }
 
-/// The wait between two attempts to close the tunnel.
+/// Returns `true` if the configuration has checks through the tunnel.
+fn is_configured(config: &Config) -> bool {
+    let members = config.pools().iter().flat_map(|pool| &pool.members);
+    members.flat_map(|member| member.checks.iter()).any(|check| check.via == Via::Vip)
+}
+
+/// The pause between two attempts to close the tunnel.
 const A_LOOK: std::time::Duration = std::time::Duration::from_millis(10);
 const LOOKS: u32 = 100;
 /// The name of the TUN device.

@@ -25,7 +25,7 @@ pub(super) enum HandOver {
     /// The state is being handed over. Changes in this process would be lost, so commands are not
     /// handled.
     Frozen,
-    /// The new process has taken over completely.
+    /// The new process has taken over everything.
     Over,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Lifecycle {
     /// The old process from which this process has taken over.
     pub(super) predecessor: Option<Arc<Predecessor>>,
     /// The deadline for the first health check results. The process becomes ready at this time even
-    /// if results are missing. `None` if the process is already ready.
+    /// if results are missing. `None` after the process has become ready.
     ready_by: Option<Instant>,
 }
 

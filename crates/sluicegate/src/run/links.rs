@@ -18,7 +18,8 @@ pub(super) struct Links {
     mtus: BTreeMap<String, u32>,
     rows: Vec<InterfaceRow>,
     faults: Vec<String>,
-    /// For each interface, the number of checks after which a report of partial checksums expires.
+    /// For each interface, the number of further checks until the report of partial checksums
+    /// expires.
     partial: Vec<u8>,
 }
 

@@ -1,8 +1,8 @@
 //! Runs closures from other tasks and threads on the control loop.
 //!
-//! A long task, such as a reload, sends each of its short steps to the loop as a closure and awaits
-//! the result. The task can therefore be written as sequential code, and the loop handles other
-//! events between the steps. A closure must not block.
+//! A long task, such as a reload, sends each short step as a closure to the loop and awaits the
+//! result. The task can therefore be written as sequential code, and the loop handles other events
+//! between the steps. A closure must not block.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 
 type LoopTask<D> = Box<dyn FnOnce(&mut D) + Send>;
 
-/// The queue of closures for a loop. The loop passes a mutable reference to its state `D` to each
-/// closure.
+/// The queue of closures for a loop. The loop calls each closure with a mutable reference to its
+/// state `D`.
 #[derive(Debug)]
 pub(super) struct LoopTasks<D> {
     handle: Handle<D>,
@@ -59,8 +59,8 @@ impl<D: 'static> Handle<D> {
         let _ = self.0.send(Box::new(work));
     }
 
-    /// Runs `work` on the loop and returns its result. After the loop has ended, this function
-    /// never returns, and the runtime drops the waiting task.
+    /// Runs `work` on the loop and returns its result. If the loop has ended, this function never
+    /// returns, and the runtime drops the waiting task.
     pub(super) async fn turn<T: Send + 'static>(&self, work: impl FnOnce(&mut D) -> T + Send + 'static) -> T {
         let (result, done) = oneshot::channel();
         self.send(move |daemon| {

@@ -1,6 +1,6 @@
 //! Implements the steps of a reload for `control_plane::reload`, which calls them. Slow steps run
-//! on other threads, and short steps run on the control loop. Tables are also rebuilt here after
-//! changes of health states, because these rebuilds use the same compiler.
+//! on other threads, and short steps run on the control loop. This module also rebuilds tables
+//! after health state changes, because these rebuilds use the same compiler.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -29,7 +29,8 @@ struct ReloadHost {
     about: About,
 }
 
-/// A compiled configuration. It owns the compiler until the configuration is published or rejected.
+/// A compiled configuration. This value owns the compiler until the configuration is published or
+/// rejected.
 struct Compiled {
     done: Done,
     listeners: Bound,
@@ -292,7 +293,7 @@ impl Daemon {
         }
     }
 
-    /// Activates a compiled configuration in one iteration of the control loop.
+    /// Activates a compiled configuration within one iteration of the control loop.
     fn change_over(
         &mut self,
         compiled: Compiled,
@@ -316,8 +317,8 @@ impl Daemon {
                 self.look_at_vips();
                 self.follow_caches();
             }
-            // The step `read` has already checked the capacity. The only remaining cause of an
-            // error is that the kernel refuses an update of a BPF map.
+            // The step `read` has already checked the capacity. An error can therefore only mean
+            // that the kernel refused an update of a BPF map.
             Err(error) => {
                 // log: The kernel refused an update of a BPF map, so new VIPs may receive no
                 // packets. Check the available memory and `io.max_vips`, and restart.

@@ -1,9 +1,9 @@
 //! Sends reports of the packet tracer to their receiver as UDP datagrams.
 //!
-//! Packet threads do not send reports themselves. Packet threads do not format text, and their
-//! frames leave through the interface of the VIPs, from which the receiver may not be reachable.
-//! Sending never blocks: if the kernel does not accept a datagram, it is lost and the loss is
-//! logged. `control_plane::trace_report` defines the content of a report.
+//! Packet threads do not send reports themselves, because they do not format text, and because the
+//! receiver may not be reachable through the interface of the VIPs. Sending never blocks: if the
+//! kernel does not accept a datagram, it is lost and the loss is logged.
+//! `control_plane::trace_report` defines the content of a report.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::SystemTime;
@@ -19,7 +19,7 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Sends a report of a trace event, unless the current snapshot does not allow the receiver.
+    /// Sends a report of a trace event if the current snapshot allows the receiver.
     pub(super) fn send_report(
         &mut self,
         event: &TraceEvent,

@@ -7,7 +7,7 @@ use datapath::{Idle, IoMode, Settings, inspect};
 use forwarder::{FragmentConfig, IcmpRates};
 
 /// Inspects the interfaces of the machine in the order in which the configuration lists them. The
-/// returned error lists the problems of all interfaces.
+/// error lists the problems with all interfaces.
 pub(super) fn inspected(config: &Config, machine: &str) -> anyhow::Result<Vec<Interface>> {
     let (mut found, mut refusals) = (Vec::new(), Vec::new());
     for name in &find_machine(config, machine)?.interfaces {
@@ -73,6 +73,6 @@ fn fragments(io: &config::Io) -> FragmentConfig {
     }
 }
 
-/// The maximum number of slots with their own traffic counters. The same limit applies to services.
+/// The maximum number of slots with separate traffic counters. The same limit applies to services.
 /// Each counter takes 24 bytes per packet thread, which are allocated on first use.
 const COUNTED_SLOTS: usize = 65_536;

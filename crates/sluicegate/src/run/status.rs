@@ -39,7 +39,7 @@ impl Daemon {
         });
     }
 
-    /// Returns the status without the digests, and without a comparison with the files on disk.
+    /// Returns the status without digests and without a comparison with the files on disk.
     fn status(&self) -> Status {
         let (snapshot, liveness) = (self.publisher.current(), self.lifecycle.liveness.state());
         let (vips, without) = self.vip_totals();
@@ -51,7 +51,10 @@ impl Daemon {
             ready: liveness.is_ready(),
             not_ready: liveness.why_not(),
             stopping: liveness.draining,
-            forwarder: forwarder_view(liveness),
+            forwarder: ForwarderView {
+                unhealthy_seconds: self.lifecycle.liveness.unhealthy().as_secs_f64(),
+                ..forwarder_view(liveness)
+            },
             interfaces: self.forwarding.links.rows().to_vec(),
             vips,
             backends,
@@ -114,8 +117,8 @@ impl Daemon {
         all
     }
 
-    /// Returns the settings that have been changed in the configuration but take effect only after
-    /// a restart.
+    /// Returns the settings that were changed in the configuration but take effect only after a
+    /// restart.
     pub(super) fn needs_restart(&self) -> Vec<String> {
         let (config, machine) = (self.controller.config(), self.controller.machine());
         let mut pending = self.configuration.running.pending(config, machine);
@@ -170,7 +173,7 @@ impl Daemon {
 fn forwarder_view(liveness: &State) -> ForwarderView {
     let healthy = liveness.health.is_healthy();
     let why = if healthy { Vec::new() } else { vec![liveness.health.to_string()] };
-    ForwarderView { healthy, why }
+    ForwarderView { healthy, why, ..ForwarderView::default() }
 }
 
 fn seconds_since_1970(time: std::time::SystemTime) -> u64 {

@@ -3,7 +3,7 @@
 //! The old process starts the new process and passes it a channel as standard input
 //! (`old_process`). The new process prepares itself, reports that it is ready, and then takes over
 //! the state and the sockets step by step (`new_process`). The old process can revert all steps
-//! until both processes have confirmed the last one. The next upgrade must wait until the old
+//! until both processes have confirmed the last step. The next upgrade must wait until the old
 //! process has exited. The crate `datapath` hands over queues and connection tables, and
 //! `control_plane` hands over overrides and health states.
 
@@ -25,13 +25,13 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use self::new_process::NewProcess;
 
-/// The first message, which the old process sends to offer its state.
+/// The first message, with which the old process offers its state.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offer {
     /// The protocol version, which determines the format of all messages.
     protocol: u32,
     version: String,
-    /// The start time on CLOCK_MONOTONIC, in nanoseconds. Both processes count time from this
+    /// The start time on CLOCK_MONOTONIC, in nanoseconds. Both processes measure time from this
     /// moment.
     start_nanos: u64,
     /// The digest of the current configuration, including its secrets.
@@ -45,7 +45,7 @@ struct Offer {
     state: HandedState,
 }
 
-/// The slot number of a membership, which is one backend in one leaf pool.
+/// The slot number of one backend in one leaf pool.
 #[derive(Debug, Serialize, Deserialize)]
 struct SlotNumber {
     pool: String,
@@ -59,8 +59,8 @@ struct SlotNumber {
 /// The messages that the old process sends after the offer.
 #[derive(Debug, Serialize, Deserialize)]
 enum FromOld {
-    /// The state is frozen. This message contains the state as it is now, with changes since the
-    /// offer. If the offer names connection tables of earlier processes, their flows follow after
+    /// The state is frozen. This message contains the current state, with all changes since the
+    /// offer. If the offer lists connection tables of earlier processes, their flows follow after
     /// the confirmation.
     Frozen(HandedState),
     /// The queues of the listed `threads` are released, and the connection tables of the threads in

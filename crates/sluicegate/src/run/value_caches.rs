@@ -1,5 +1,5 @@
 //! Creates the value caches of packet threads with their configured size. Memory is allocated on
-//! another thread. The packet threads receive the new caches only if the configured size has not
+//! another thread. Packet threads receive the new caches only if the configured size has not
 //! changed in the meantime. The crate `kv-switch` implements the caches.
 
 use control_plane::questions::Caches;
@@ -9,9 +9,9 @@ use forwarder::{Snapshot, ThreadCounters};
 use super::Daemon;
 
 impl Daemon {
-    /// Publishes a new snapshot of the same configuration. If the state of a backend changes,
-    /// cached values of this backend are discarded, because the backend may have been flushed or
-    /// restarted while it was down.
+    /// Publishes a new snapshot of the same configuration. Discards the cached values of backends
+    /// whose state has changed, because such a backend may have been flushed or restarted while it
+    /// was down.
     pub(super) fn renew(&mut self, snapshot: Snapshot) {
         let before = self.publisher.current();
         self.publisher.renew(snapshot);
@@ -24,7 +24,7 @@ impl Daemon {
         }
     }
 
-    /// Returns a warning if fetches for the caches get no response.
+    /// Returns a warning if fetches for the caches receive no response.
     pub(super) fn cache_warning(&self) -> Option<String> {
         self.publisher.current().caches()?;
         let threads = &self.forwarding.plane.counters;

@@ -1,5 +1,5 @@
-//! Builds the IP packets of a trace, either whole or as two fragments. The submodule `link` adds
-//! the Ethernet header.
+//! Builds the IP packets of a trace, either unfragmented or as two fragments. The submodule `link`
+//! adds the Ethernet header.
 //!
 //! References: RFC 791, RFC 768, RFC 8200 section 4.5, RFC 9293 section 3.1.
 
@@ -31,8 +31,8 @@ impl Probe {
         if !in_pieces {
             return Ok(vec![self.whole(&self.mark, &[])?]);
         }
-        // A fragment offset is a multiple of eight bytes. TCP options pad the TCP header to such a
-        // multiple.
+        // A fragment offset is a multiple of eight bytes. TCP options pad the TCP header to a
+        // multiple of eight bytes.
         let whole = self.whole(&[self.mark, self.later_mark].concat(), &[TCP_NOP; 4])?;
         let segment = whole.get(self.ip()?.header_len()..).unwrap_or_default();
         let offset = segment.len().saturating_sub(MARK_BYTES);

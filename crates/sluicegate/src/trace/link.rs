@@ -1,7 +1,7 @@
 //! Sends frames to the MAC address of a router over a packet socket.
 //!
-//! A packet socket can send packets with any source address. Raw IP sockets would follow the routes
-//! of the kernel, which may use another router. The submodule `frame` builds the packets.
+//! A packet socket can send packets with any source address. Raw IP sockets would use the kernel's
+//! routes, which may lead through a different router. The submodule `frame` builds the packets.
 
 use std::io::IoSlice;
 use std::net::IpAddr;
@@ -24,8 +24,8 @@ pub(super) struct Link {
     device: LinkAddr,
 }
 
-/// Looks up the route and the MAC address of the router. If the kernel does not know the neighbor
-/// yet, this function first makes the kernel resolve the neighbor.
+/// Looks up the route and the MAC address of the router. First makes the kernel resolve the
+/// neighbor if the kernel does not know it yet.
 pub(super) fn resolve(router: IpAddr) -> anyhow::Result<Resolved> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match runtime.block_on(look_up(router))? {
@@ -42,7 +42,7 @@ async fn look_up(router: IpAddr) -> anyhow::Result<Result<Resolved, Unresolved>>
     let deadline = Instant::now() + PATIENCE;
     loop {
         let found = resolver.resolve(&[router]).await.context("cannot look up the router")?;
-        match found.into_values().next().unwrap_or(Err(Unresolved::NoRoute)) {
+        match found.into_values().next().map_or(Err(Unresolved::NoRoute), |hops| hops.first()) {
             Err(Unresolved::NeighbourPending { .. }) if Instant::now() < deadline => poke(router)?,
             found => return Ok(found),
         }
@@ -50,8 +50,8 @@ async fn look_up(router: IpAddr) -> anyhow::Result<Result<Resolved, Unresolved>>
     }
 }
 
-/// Makes the kernel resolve the neighbor, by sending a datagram to the discard port. Sending the
-/// datagram needs no privileges.
+/// Makes the kernel resolve the neighbor by sending a datagram to the discard port, which needs no
+/// privileges.
 fn poke(router: IpAddr) -> anyhow::Result<()> {
     let socket = super::any_port(router)?;
     socket.send_to(&[], (router, super::DISCARD)).with_context(|| format!("no route to {router}"))?;
@@ -69,8 +69,8 @@ impl Link {
             opened => opened.context("cannot open a packet socket")?,
         };
         let wanted = usize::try_from(next_hop.interface)?;
-        // The packet socket needs the complete link-layer address of the interface, and only the
-        // interface list of the kernel contains it.
+        // The packet socket needs the complete link-layer address of the interface, which only the
+        // kernel's interface list contains.
         let mut all = getifaddrs().context("cannot list the interfaces")?.filter_map(|entry| {
             let device = entry.address.as_ref()?.as_link_addr().copied()?;
             Some((entry.interface_name, device))

@@ -47,7 +47,8 @@ struct Path<'a> {
 
 impl Seen {
     /// Returns the reports of machines that received the packet directly from the router. Each
-    /// report comes with the reports of machines to which the packet was redirected from there.
+    /// report is returned together with the reports of the machines to which the packet was
+    /// redirected from there.
     fn paths(&self) -> Vec<Path<'_>> {
         let comes_of = |onward: &Report, report: &Report| {
             let to = report.explained.backend.as_ref().map(|machine| &*machine.name);
@@ -119,7 +120,7 @@ impl Trace {
     }
 
     /// Returns `true` if all reports have arrived: one for each packet or fragment, and one from
-    /// each machine to which it was redirected.
+    /// each machine to which a packet or fragment was redirected.
     pub(super) fn is_complete(&self) -> bool {
         let is_reported =
             |seen: &Seen| (0..self.pieces).all(|piece| seen.reports.iter().any(is_piece(piece)));
@@ -193,7 +194,7 @@ fn line(report: &Report, sent: u64) -> String {
     )
 }
 
-/// The maximum number of stored reports per packet. No path contains that many machines.
+/// The maximum number of stored reports per packet. No packet passes through that many machines.
 const MOST_REPORTS: usize = 64;
 const SILENCE: &str = "Some packets have no report. Possible causes: the router has another route to the VIP; the machine has another hash key, or \
                        no [trace] section with this receiver; the clocks differ by more than a minute; the rate limit of reports is reached. \

@@ -40,7 +40,7 @@ fn a_mark_is_laid_out_as_documented() {
     said.extend([0, 0, 0, 7]);
     assert_eq!(bytes[..48], said);
     // The expected authentication code is computed directly with the crate `siphasher`, from the
-    // key of the cluster.
+    // cluster's key.
     let key = SipHasher24::new_with_key(&[5; 16]).hash(b"sluicegate trace mark 1").as_bytes();
     said.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 7]);
     said.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 203, 0, 113, 10]);

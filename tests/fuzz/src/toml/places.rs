@@ -14,8 +14,8 @@ pub(super) fn are_due(problems: &Problems, text: &str) {
     for problem in problems {
         let Some(steps) = steps(&problem.field) else { continue };
         let [around, own @ ..] = due(&table, &steps).map(|offset| place(text, offset));
-        // A warning may also be located at the enclosing table, if the table has no valid value for
-        // the key.
+        // If the enclosing table does not contain a valid value for the key, a warning can also be
+        // located at this table.
         let places =
             if problem.severity == Severity::Warning { vec![around, own[0], own[1]] } else { own.to_vec() };
         let (line, column) = (problem.line(), problem.column());

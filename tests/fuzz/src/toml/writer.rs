@@ -1,4 +1,4 @@
-//! Writes a configuration with other spellings of its values, or with one changed value.
+//! Writes a configuration with its values spelled differently, or with one changed value.
 //!
 //! The module works on values of the `toml` crate. It shares no code with the reader of the
 //! configuration.
@@ -7,7 +7,7 @@ use std::iter;
 
 use ::toml::{Table, Value};
 
-/// Returns an equal configuration with inline tables, integers in other bases and durations in
+/// Returns the same configuration with inline tables, integers in other bases and durations in
 /// microseconds. `turn` determines the base of each integer.
 pub(super) fn respelled(table: &Table, turn: usize) -> String {
     let spell = |leaf: &Leaf<'_>, number: usize| leaf.respelled(number.wrapping_add(turn));
@@ -23,7 +23,7 @@ pub(super) fn leaves(table: &Table) -> usize {
 }
 
 /// Returns versions of the text in which one value is different. `turn` selects the value. Returns
-/// nothing if the selected value has no alternatives.
+/// no versions if there is no other valid value.
 pub(super) fn altered(table: &Table, turn: usize) -> impl Iterator<Item = String> {
     let chosen = turn.checked_rem(leaves(table));
     (0..).map_while(move |other| {
@@ -65,10 +65,11 @@ impl Leaf<'_> {
     }
 
     /// Returns different values as text. They are the next larger value, and values that would be
-    /// equal after truncation to 8, 16, 32 or 64 bits.
+    /// identical after truncation to 8, 16, 32 or 64 bits.
     fn others(&self) -> Box<dyn Iterator<Item = String>> {
-        // The reader multiplies by the unit. Each factor of two in the unit shifts the number left
-        // by one bit, so a smaller difference is lost in a truncation.
+        // The reader multiplies the number by its unit. Each factor of two in the unit shifts the
+        // number left by one bit, so a truncation would also hide differences that are smaller by
+        // this factor.
         let turns = |twos: u32| {
             iter::once(1).chain([8, 16, 32, 64].map(|bits: u32| 1_i128 << bits.saturating_sub(twos)))
         };
@@ -147,7 +148,7 @@ fn quoted(key: &str) -> String {
 const UNITS: [(&str, i128); 6] =
     [("us", 1), ("ms", 1_000), ("s", 1_000_000), ("m", 60_000_000), ("h", 3_600_000_000), ("%", 1)];
 /// The keys that have values with a unit.
-const WITH_UNIT: [&str; 18] = [
+const WITH_UNIT: [&str; 20] = [
     "closing",
     "drain_time",
     "established",
@@ -155,11 +156,13 @@ const WITH_UNIT: [&str; 18] = [
     "graceful_shutdown",
     "hold",
     "hold_down",
+    "hold_down_half_life",
     "hold_time",
     "interval",
     "lifetime",
     "max_hold_down",
     "max_retry",
+    "max_stall",
     "max_down",
     "new",
     "slow_start",

@@ -45,8 +45,8 @@ impl Scene {
 /// Reads until the listener closes the connection.
 async fn read(mut stream: TcpStream) -> String {
     let mut answer = Vec::new();
-    // A connection reset also means that the listener closed the connection. The reset occurs if
-    // the listener did not read the whole request.
+    // A connection reset also means that the listener closed the connection. A reset occurs if the
+    // listener did not read the whole request.
     let _ = stream.read_to_end(&mut answer).await;
     String::from_utf8(answer).unwrap()
 }

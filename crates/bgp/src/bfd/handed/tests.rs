@@ -20,8 +20,8 @@ fn configs() -> [BfdConfig; 3] {
     all
 }
 
-/// Returns three sessions. The first is up, the second receives packets from its peer, and the
-/// third has received no packet.
+/// Returns three sessions. The first session is up, the second receives packets from its peer, and
+/// the third has received no packets.
 fn some() -> HandedBfd {
     let now = Instant::now();
     let mut sessions: Vec<Handed> =
@@ -143,7 +143,7 @@ proptest! {
                 now += ms(1);
                 prop_assert_eq!(theirs.state, SessionState::Up);
             }
-            // For some of the time that the peer tolerates, no process owns the sessions, and
+            // For part of the time that the peer tolerates, no process owns the sessions, and
             // packets wait in the socket.
             let spare = u64::try_from(ours.spare().unwrap().as_millis()).unwrap();
             let mut waiting = Vec::new();

@@ -1,8 +1,9 @@
 //! Encodes and decodes a BFD session for the handover to another process.
 //!
 //! The encoding contains the state of the session but no times, because an `Instant` is valid only
-//! in its own process. After decoding, the session sends a packet immediately, and restarts the
-//! detection time. The interval and the multiplier are encoded with the configuration, not here.
+//! in the process that created it. After decoding, the session sends a packet immediately, and
+//! restarts the detection time. The interval and the multiplier are encoded with the configuration,
+//! not here.
 //!
 //! `Session::read` accepts only states that the state machine can reach.
 

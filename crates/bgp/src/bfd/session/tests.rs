@@ -35,8 +35,8 @@ fn up(now: Instant) -> Session {
 #[test]
 fn the_state_machine_is_that_of_the_rfc() {
     use SessionState::{AdminDown, Down, Init, Up};
-    // The rows are our states. The columns are the peer's states AdminDown, Down, Init and Up (RFC
-    // 5880 §6.8.6).
+    // The rows are the local states, and the columns are the peer's states AdminDown, Down, Init
+    // and Up (RFC 5880 §6.8.6).
     let table = [
         (AdminDown, [AdminDown, AdminDown, AdminDown, AdminDown]),
         (Down, [Down, Init, Up, Down]),

@@ -56,6 +56,23 @@ fn a_peer_without_capabilities_speaks_ipv4() {
 }
 
 #[test]
+fn family_that_peer_did_not_offer_is_blocked() {
+    let mut wanted = config(PEER);
+    wanted.graceful_restart = Some(GracefulRestart { seconds: 60, restarting: false, forwarding: false });
+    let (mut side, now) = against_hand(wanted, 90, &[MP_V6, (65, &[0, 0, 0xfd, 0xe8])]);
+    assert_eq!(side.session.negotiated.as_ref().unwrap().refused, ["ipv4 unicast", "graceful restart"]);
+    side.session.desire(Arc::new(table(&["203.0.113.10/32", "2001:db8:f::10/128"])));
+    side.take_all(now);
+    assert_eq!(*side.session.routes(), table(&["2001:db8:f::10/128"]));
+    assert_eq!(side.session.blocked(), [(Family::Ipv4, Blocked::NotNegotiated)].into());
+    let mut without_hop = config(PEER);
+    without_hop.next_hops.v6 = None;
+    let (side, _) = against_hand(without_hop, 90, &[MP_V4, MP_V6]);
+    assert_eq!(side.session.blocked(), [(Family::Ipv6, Blocked::NoNextHop)].into());
+    assert!(side.session.negotiated.as_ref().unwrap().refused.is_empty());
+}
+
+#[test]
 fn a_peer_without_a_common_family_is_told_which_is_missing() {
     let mut only_v6 = config(PEER);
     only_v6.families = vec![Family::Ipv6];

@@ -1,4 +1,4 @@
-//! Test fixtures on simulated time: two sessions, or one session that receives messages from the
+//! Test fixtures with simulated time: two sessions, or one session that receives messages from the
 //! test.
 
 use std::collections::BTreeSet;
@@ -135,7 +135,7 @@ pub(super) const KEEPALIVE: u8 = 4;
 pub(super) const MP_V4: (u8, &[u8]) = (1, &[0, 1, 0, 1]);
 pub(super) const MP_V6: (u8, &[u8]) = (1, &[0, 2, 0, 1]);
 
-/// Returns a side with an established session. The test writes the messages of its peer.
+/// Returns a side with an established session. The test itself writes the peer's messages.
 pub(super) fn against_hand(config: PeerConfig, hold: u16, capabilities: &[(u8, &[u8])]) -> (Side, Instant) {
     let now = Instant::now();
     let mut side = Side::new(US, config, &[], now);

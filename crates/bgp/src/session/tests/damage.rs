@@ -1,4 +1,4 @@
-//! Tests of peers that send garbage, damaged messages and floods.
+//! Tests of peers that send random bytes, damaged messages or floods.
 
 use proptest::prelude::*;
 

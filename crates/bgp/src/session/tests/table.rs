@@ -30,6 +30,7 @@ fn attributes_are_written_as_the_registry_says() {
         med: Some(7),
         local_pref: Some(200),
         prepend: 2,
+        shutdown_prepend: 0,
         communities: vec![Community(65_000, 1), Community::GRACEFUL_SHUTDOWN],
         large_communities: vec![LargeCommunity(65_101, 2, 3)],
     };

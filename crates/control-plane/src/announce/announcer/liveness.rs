@@ -54,8 +54,7 @@ fn reporting() -> (Arc<OnceLock<Weak<Speaker>>>, impl FnMut(BfdChange) + Send) {
         Some(None) => {}
         None => {
             let BfdChange { name, from, to, diagnostic, .. } = change;
-            // log: The state of a BFD session changed before the BGP sessions started. No action is
-            // needed.
+            // log: The state of a BFD session changed. No action is needed.
             tracing::info!(change = "router", peer = name, %from, %to, why = %diagnostic, "BFD state changed");
         }
     };

@@ -2,7 +2,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-const TIMES: Times = Times { hold_down: Duration::from_secs(10), longest: Duration::from_secs(60) };
+const TIMES: Times = Times {
+    hold_down: Duration::from_secs(10),
+    longest: Duration::from_secs(60),
+    half_life: Duration::from_secs(30),
+    max_stall: Duration::from_secs(3),
+};
 
 fn rules(min: usize, back: usize) -> BTreeMap<Arc<str>, Rules> {
     let rules = Rules {
@@ -21,7 +26,25 @@ fn seen(serving: usize) -> Seen {
     let service =
         |serving| ServiceSeen { name: "www tcp 80".into(), family: None, serving, elsewhere: false };
     let services = BTreeMap::from([("www".to_owned(), vec![service(9), service(serving)])]);
-    Seen { forwarder_fault: None, set_up: true, services }
+    Seen { fault: None, set_up: true, services }
+}
+
+/// Returns an observation with a missing XDP program.
+fn gone(serving: usize) -> Seen {
+    Seen { fault: Some(Fault { why: "gone".into(), stalled: None }), ..seen(serving) }
+}
+
+fn stalled(seconds: u64, serving: usize) -> Seen {
+    let stalled = Some(Duration::from_secs(seconds));
+    Seen { fault: Some(Fault { why: "stuck".into(), stalled }), ..seen(serving) }
+}
+
+fn held(seconds: u64) -> VipStatus {
+    VipStatus::HeldDown(Duration::from_secs(seconds))
+}
+
+fn forwarder(why: &str) -> Why {
+    Why::Forwarder(why.into())
 }
 
 struct Bed(Decider, BTreeMap<Arc<str>, Rules>);
@@ -57,15 +80,86 @@ fn withdrawal_after_reload_has_no_hold_down() {
     assert!(matches!(bed.at(20, &seen(2)), VipStatus::Withdrawn(Why::TooFew { .. })));
     assert_eq!(bed.at(21, &seen(3)), VipStatus::Announced, "the new backend has its first result");
     assert_eq!(bed.0.withdrawals("www"), 0);
-    bed.at(29, &Seen { forwarder_fault: Some("gone".into()), ..seen(3) });
-    assert_eq!(bed.at(29, &seen(3)), VipStatus::HeldDown(Duration::from_secs(10)));
+    bed.at(29, &gone(3));
+    assert_eq!(bed.at(29, &seen(3)), held(10), "a fault of the forwarder is not caused by the reload");
     assert_eq!(bed.at(39, &seen(3)), VipStatus::Announced);
     bed.at(40, &seen(2));
-    assert_eq!(
-        bed.at(40, &seen(3)),
-        VipStatus::HeldDown(Duration::from_secs(20)),
-        "the reload is more than 10 s ago"
-    );
+    assert_eq!(bed.at(40, &seen(3)), held(10), "the reload is more than 10 s ago");
+}
+
+#[test]
+fn short_stall_marks_and_long_stall_withdraws_without_hold_down() {
+    let mut bed = Bed(Decider::default(), rules(2, 3));
+    assert_eq!(bed.at(1, &seen(2)), VipStatus::Announced);
+    for second in [2, 3, 4] {
+        assert_eq!(bed.at(second, &stalled(second - 2, 2)), VipStatus::Marked(forwarder("stuck")));
+    }
+    assert_eq!(bed.at(5, &seen(2)), VipStatus::Announced);
+    assert_eq!(bed.0.withdrawals("www"), 0);
+    assert!(matches!(bed.at(6, &stalled(1, 1)), VipStatus::Withdrawn(Why::TooFew { .. })));
+    bed.0.clear("www");
+    assert_eq!(bed.at(7, &seen(2)), VipStatus::Announced);
+    for second in [10, 20, 30] {
+        assert_eq!(bed.at(second, &stalled(3, 2)), VipStatus::Withdrawn(forwarder("stuck")));
+        assert_eq!(bed.at(second + 1, &stalled(4, 2)), VipStatus::Withdrawn(forwarder("stuck")));
+        assert_eq!(bed.at(second + 2, &seen(2)), VipStatus::Announced, "{second}");
+    }
+    assert_eq!(bed.at(33, &gone(2)), VipStatus::Withdrawn(forwarder("gone")), "a certain fault");
+    assert_eq!(bed.at(34, &seen(2)), held(10), "min_serving suffices after a fault of the forwarder");
+    assert_eq!(bed.0.not_announced("www"), Duration::from_secs(1 + 3 * 2 + 1));
+}
+
+#[test]
+fn causes_have_separate_penalties() {
+    let mut bed = Bed(Decider::default(), rules(2, 2));
+    bed.at(0, &seen(2));
+    let (mut now, mut last) = (0, Duration::ZERO);
+    for _ in 0..3 {
+        bed.at(now, &seen(1));
+        let VipStatus::HeldDown(wait) = bed.at(now, &seen(2)) else { panic!("not held down") };
+        assert!(wait > last, "the hold-down grows with each withdrawal");
+        now += wait.as_secs() + 1;
+        assert_eq!(bed.at(now, &seen(2)), VipStatus::Announced);
+        last = wait;
+    }
+    assert_eq!(bed.at(now, &gone(2)), VipStatus::Withdrawn(forwarder("gone")));
+    assert_eq!(bed.at(now + 1, &seen(2)), held(10), "the first fault of the forwarder");
+    // Too few backends during the hold-down of the forwarder do not extend it.
+    assert!(matches!(bed.at(now + 4, &seen(1)), VipStatus::Withdrawn(Why::TooFew { .. })));
+    assert_eq!(bed.at(now + 11, &seen(2)), VipStatus::Announced);
+    // A stall during the hold-down of the backends does not extend it either.
+    bed.at(now + 20, &seen(1));
+    let VipStatus::HeldDown(left) = bed.at(now + 20, &seen(2)) else { panic!("not held down") };
+    bed.at(now + 21, &stalled(1, 2));
+    let later = bed.at(now + 22, &seen(2));
+    assert_eq!(later, VipStatus::HeldDown(left - Duration::from_secs(2)));
+    bed.0.clear("other");
+    assert_eq!(bed.at(now + 22, &seen(2)), later);
+    bed.0.clear("www");
+    assert_eq!(bed.at(now + 22, &seen(2)), VipStatus::Announced);
+}
+
+#[test]
+fn penalty_halves_in_its_half_life_and_is_limited() {
+    let mut damping = Damping::default();
+    let mut withdrawn = |seconds| {
+        let now = Duration::from_secs(seconds);
+        damping.withdrawn(TIMES, now);
+        damping.left(now).as_secs_f64()
+    };
+    let about = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-6, "{found}");
+    about(withdrawn(0), 10.0);
+    about(withdrawn(0), 20.0);
+    about(withdrawn(0), 40.0);
+    about(withdrawn(0), 60.0);
+    about(withdrawn(0), 60.0);
+    // The penalty was limited to 1 + log2(6), about 3.585, and has halved.
+    about(withdrawn(30), 10.0 * (3.584_962_5_f64 / 2.0).exp2());
+    about(withdrawn(3_600), 10.0);
+    let mut none = Damping::default();
+    none.withdrawn(Times { hold_down: Duration::ZERO, ..TIMES }, Duration::ZERO);
+    none.withdrawn(Times { longest: Duration::ZERO, hold_down: Duration::ZERO, ..TIMES }, Duration::ZERO);
+    assert_eq!(none.left(Duration::ZERO), Duration::ZERO);
 }
 
 #[test]
@@ -73,8 +167,8 @@ fn missing_condition_is_reported_as_the_reason() {
     let mut bed = Bed(Decider::default(), rules(1, 1));
     let starting = Seen { set_up: false, ..seen(9) };
     assert_eq!(bed.at(1, &starting), VipStatus::Withdrawn(Why::Starting));
-    let ill = Seen { forwarder_fault: Some("gone".into()), ..seen(9) };
-    assert_eq!(bed.at(1, &ill), VipStatus::Withdrawn(Why::Forwarder("gone".into())));
+    assert_eq!(bed.at(1, &gone(9)), VipStatus::Withdrawn(forwarder("gone")));
+    assert_eq!(bed.at(1, &stalled(1, 9)), VipStatus::Withdrawn(forwarder("stuck")), "not announced yet");
     for services in [BTreeMap::new(), BTreeMap::from([("www".to_owned(), Vec::new())])] {
         let nothing = Seen { services, ..seen(9) };
         assert_eq!(bed.at(1, &nothing), VipStatus::Withdrawn(Why::Unknown));
@@ -143,28 +237,24 @@ fn model(history: &[(u64, usize)], min: usize, back: usize) -> Vec<bool> {
     let mut announced: Vec<bool> = Vec::new();
     for now in 0..history.len() {
         let (time, serving) = history[now];
-        // The times at which announcements ended, each with the duration of the announcement.
-        let ends: Vec<(usize, u64)> = (1..now)
-            .filter(|&n| announced[n - 1] && !announced[n])
-            .map(|n| {
-                let begin = (0..n).rev().take_while(|&m| announced[m]).last().unwrap();
-                (n, history[n].0 - history[begin].0)
-            })
-            .collect();
+        // The times at which announcements ended.
+        let ends: Vec<usize> = (1..now).filter(|&n| announced[n - 1] && !announced[n]).collect();
         let before = now > 0 && announced[now - 1];
-        // The number of consecutive withdrawals that followed a short announcement, counted back
-        // from the last withdrawal.
-        let short = ends.iter().rev().take_while(|(_, stayed)| *stayed < 60).count();
-        let doublings = if short == ends.len() { short.saturating_sub(1) } else { short };
-        let wait = (0..doublings).fold(10_u64, |wait, _| (wait * 2).min(60));
+        let most = 1.0 + 6_f64.log2();
+        let decayed =
+            |penalty: f64, passed: u64| penalty * (-Duration::from_secs(passed).as_secs_f64() / 30.0).exp2();
+        let penalty = ends.iter().fold((0.0, 0), |(penalty, last), &end| {
+            ((decayed(penalty, history[end].0 - last) + 1.0).min(most), history[end].0)
+        });
+        let wait = Duration::from_secs(10).mul_f64((penalty.0 - 1.0).exp2());
         announced.push(if before {
             serving >= min
         } else {
             match ends.last() {
                 None => serving >= min,
-                Some(&(end, _)) => {
+                Some(&end) => {
                     let run = (end..=now).rev().take_while(|&n| history[n].1 >= back).last();
-                    run.is_some_and(|first| time - history[first].0 >= wait)
+                    run.is_some_and(|first| Duration::from_secs(time - history[first].0) >= wait)
                 }
             }
         });

@@ -3,6 +3,7 @@ use std::path::Path;
 
 use bgp::Community;
 
+use super::super::decision::Why;
 use super::*;
 
 fn plan(machine: &str, announce: &str) -> Plan {
@@ -10,7 +11,7 @@ fn plan(machine: &str, announce: &str) -> Plan {
         "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n\
          [machine.lb1]\nshard = \"s\"\naddresses = [\"192.0.2.1\", \"2001:db8::1\"]\ninterfaces = [\"eth0\"]\n\
          [machine.lb2]\nshard = \"s\"\naddresses = [\"192.0.2.3\"]\ninterfaces = [\"eth0\"]\n\
-         [bgp]\nasn = 65101\nlisten = [\"192.0.2.1:179\"]\n\
+         [bgp]\nasn = 65101\nlisten = [\"192.0.2.1:179\"]\ngraceful_shutdown_prepend = 3\n\
          [[bgp.peers]]\nname = \"t1\"\naddress = \"192.0.2.0\"\nasn = 65000\nnext_hop6 = \"2001:db8::1\"\nbfd = {{}}\nhold_time = \"600s\"\n\
          [[bgp.peers]]\nname = \"t2\"\naddress = \"192.0.2.2\"\nasn = 65000\nmachines = [\"lb1\"]\nfamilies = [\"ipv4\"]\n\
          [pool.p]\nbackends = [{{ name = \"b\", address = \"198.18.0.1\" }}]\n{announce}"
@@ -26,8 +27,8 @@ fn vip(name: &str, address: &str, announce: &str) -> String {
     )
 }
 
-fn shown(names: &[&str]) -> BTreeSet<Arc<str>> {
-    names.iter().map(|name| Arc::from(*name)).collect()
+fn shown(names: &[&str]) -> BTreeMap<Arc<str>, VipStatus> {
+    names.iter().map(|name| (Arc::from(*name), VipStatus::Announced)).collect()
 }
 
 fn announced(desired: &Desired, peer: &str) -> Vec<String> {
@@ -63,6 +64,25 @@ fn shared_route_is_announced_while_one_vip_qualifies() {
     for (names, count) in [(&["a", "b"][..], 1), (&["a"], 1), (&["b"], 1), (&[], 0)] {
         let desired = plan.desired(&shown(names), Stage::Serving, &BTreeSet::new());
         assert_eq!(desired.of("t1").len(), count, "{names:?}");
+    }
+}
+
+#[test]
+fn shared_route_is_marked_while_no_vip_is_announced_without_mark() {
+    let aggregate = "announce = { aggregates = [\"203.0.113.0/24\"], med = 7 }";
+    let plan = plan("lb1", &(vip("a", "203.0.113.1", aggregate) + &vip("b", "203.0.113.2", aggregate)));
+    let marked = || VipStatus::Marked(Why::Forwarder("stalled".into()));
+    for (a, b, is_marked) in [
+        (marked(), VipStatus::Withdrawn(Why::Unknown), true),
+        (marked(), marked(), true),
+        (VipStatus::Announced, marked(), false),
+    ] {
+        let statuses = BTreeMap::from([("a".into(), a), ("b".into(), b)]);
+        let desired = plan.desired(&statuses, Stage::Serving, &BTreeSet::new());
+        let (_, attributes) = desired.of("t1").iter().next().unwrap();
+        assert_eq!(attributes.communities == [Community::GRACEFUL_SHUTDOWN], is_marked, "{statuses:?}");
+        assert_eq!(attributes.med, Some(if is_marked { u32::MAX } else { 7 }));
+        assert!(plan.desired(&statuses, Stage::Left, &BTreeSet::new()).of("t1").is_empty());
     }
 }
 
@@ -114,10 +134,12 @@ fn backup_machine_has_higher_med_than_the_others() {
 
 #[test]
 fn drain_marks_every_route_and_then_withdraws_it() {
-    let plan = plan("lb1", &vip("a", "203.0.113.1", "announce = { communities = [\"65101:1\"] }"));
+    let says = "announce = { communities = [\"65101:1\"], prepend = 1 }";
+    let plan = plan("lb1", &vip("a", "203.0.113.1", says));
     let desired = plan.desired(&shown(&["a"]), Stage::Leaving, &BTreeSet::new());
     let (_, attributes) = desired.of("t1").iter().next().unwrap();
     assert_eq!(attributes.communities, [Community(65_101, 1), Community::GRACEFUL_SHUTDOWN]);
+    assert_eq!((attributes.med, attributes.local_pref, attributes.prepend), (Some(u32::MAX), Some(0), 4));
     let desired = plan.desired(&shown(&["a"]), Stage::Left, &BTreeSet::new());
     assert!(desired.of("t1").is_empty() && desired.of("t2").is_empty());
 }

@@ -1,4 +1,4 @@
-//! Describes changes of checks and encapsulations.
+//! Describes changes to checks and encapsulations.
 //!
 //! A changed check or encapsulation is reported once, even if many backends use it. Backends whose
 //! checks changed in the same way share one sentence.
@@ -89,8 +89,8 @@ pub(super) fn uses(changes: &mut Changes, old: &Pool, new: &Pool) {
     }
 }
 
-/// Returns each backend that `old` lists directly and `new` also contains, before and after the
-/// change.
+/// Pairs each backend that `old` lists directly with its counterpart in `new`. Skips backends that
+/// `new` does not contain.
 fn pairs<'a>(old: &'a Pool, new: &'a Pool) -> impl Iterator<Item = (&'a Member, &'a Member)> {
     let after: BTreeMap<&Arc<str>, &Member> =
         new.members.iter().map(|member| (&member.backend.name, member)).collect();

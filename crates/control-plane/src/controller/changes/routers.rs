@@ -1,4 +1,4 @@
-//! Describes changes of BGP peers and announcements. Changes of VIP addresses also change routes,
+//! Describes changes to BGP peers and announcements. Changes to VIP addresses also change routes,
 //! and `changes` describes them.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use super::Changes;
 use super::keys::{Difference, Keys};
 use config::{Bgp, BgpPeer, Config, Vip, format_duration};
 
-/// Reports changes of the `[bgp]` section and of the peers of one machine.
+/// Reports changes to the `[bgp]` section and to the peers of one machine.
 pub(super) fn bgp(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
     let of = |config: &Config| config.bgp().filter(|bgp| bgp.peers_of(machine).next().is_some()).cloned();
     let id = |config: &Config| config.machine(machine).and_then(|machine| machine.router_id());
@@ -30,7 +30,7 @@ pub(super) fn bgp(changes: &mut Changes, old: &Config, new: &Config, machine: &s
     }
 }
 
-/// Reports changes of the `announce` key of one VIP.
+/// Reports changes to the `announce` key of one VIP.
 pub(super) fn announce(changes: &mut Changes, old: &Vip, new: &Vip) {
     let name = &old.name;
     match (old.announce.as_ref(), new.announce.as_ref()) {
@@ -102,8 +102,8 @@ fn peer_words(peer: &BgpPeer, next: &BgpPeer, notice: Duration) -> Vec<String> {
 /// The keys that the BGP speaker reads only when it starts.
 const AT_START: [&str; 2] = ["bgp.asn", "router_id"];
 
-/// The keys whose change requires a new session, because they are part of the OPEN message or of
-/// the TCP connection.
+/// The keys whose change requires a new session, because they are part of the OPEN message or the
+/// TCP connection.
 const RESTARTING: [&str; 4] = ["asn", "source", "families", "extended_next_hop"];
 
 /// Returns the keys of the `[bgp]` section, and the router ID of the machine.

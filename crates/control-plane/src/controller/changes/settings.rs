@@ -1,4 +1,4 @@
-//! Describes changes of the configuration sections that can occur only once, and tracks keys that
+//! Describes changes to the configuration sections that can occur only once, and tracks keys that
 //! need a restart.
 //!
 //! [`Running`] contains the settings with which the process started. `changes`, `checks` and

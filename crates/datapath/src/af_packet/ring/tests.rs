@@ -24,7 +24,7 @@ struct Packet {
     /// The protocol and the control field of the VLAN tag that the kernel removed. The flag is
     /// `true` if the kernel reports the protocol.
     tag: Option<(u16, u16, bool)>,
-    /// The number of bytes by which the packet was longer than the slot.
+    /// The number of bytes that did not fit into the slot.
     cut: u32,
     merged: bool,
 }

@@ -1,6 +1,6 @@
-//! Stage 2 (backend selection) of the fast path chooses the backend for packets of known flows and
-//! for most new flows. The module `choice` handles rare cases, for example flows that cannot stay
-//! on their backend, services with limits, and flows whose first Maglev choice is not serving.
+//! Implements stage 2 (backend selection) of the fast path, for packets of known flows and for most
+//! new flows. The module `choice` handles rare cases, for example flows that cannot stay on their
+//! backend, services with limits, and flows whose first Maglev choice is not serving.
 
 use conntrack::{Hit, Inserted, Signal, Target};
 use packet::FastHeaders;
@@ -98,8 +98,8 @@ impl Core {
     }
 }
 
-/// Returns the same result as `Snapshot::keeps`, but only for the common case. The service must
-/// have no excluded slots, and the packet must not start a new connection.
+/// A variant of `Snapshot::keeps` for the common case: the service has no excluded slots, and the
+/// packet does not start a new connection.
 #[inline(always)]
 fn goes_on(snapshot: &Snapshot, slot: SlotId) -> bool {
     matches!(snapshot.state(slot), SlotState::Serving | SlotState::Draining)

@@ -24,7 +24,12 @@ impl Core {
         }
         let (slot, ip_len, l3) = (place.choice.slot, place.ip_len, place.l3);
         let headers = batch.snapshot.headers(slot, place.family)?;
-        let overhead = headers.overhead(ip_len)?;
+        // A slot with several next hops has no prepared headers of its own, so that slots with one
+        // next hop cost nothing more.
+        let (headers, overhead) = match headers.overhead(ip_len) {
+            Some(overhead) => (headers, overhead),
+            None => batch.snapshot.headers_of_flow(slot, place.family, place.hash, ip_len)?,
+        };
         if packet.start() != overhead {
             return None;
         }
@@ -32,8 +37,8 @@ impl Core {
         if !decrement_ttl(packet.buffer_mut().get_mut(ip_at..)?, place.family) {
             return None;
         }
-        // The counters are updated first, so that their values occupy no registers while the
-        // headers are written.
+        // The counters are updated first, because fewer registers are then in use while the headers
+        // are written.
         let bytes = packet.frame_len();
         self.count_for(slot, place.counted, |pair| {
             pair.packets.add(1);
@@ -43,8 +48,8 @@ impl Core {
         packet.set_interface(headers.beside);
         let identification = self.identifications.next_v4();
         let inner = || Inner { len: ip_len, tos: place.tos, flow_hash: place.hash, identification };
-        // Each call gets its own `Inner`, because the compiler would store a shared value in
-        // memory.
+        // Each call gets a separate `Inner`, because the compiler would keep a shared value in
+        // memory instead of registers.
         let written = match l3 {
             14 => headers.write(packet.buffer_mut(), &inner()),
             _ => headers.write_tagged(packet.buffer_mut(), overhead, l3, &inner()),

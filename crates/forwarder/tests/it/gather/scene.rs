@@ -1,6 +1,6 @@
 //! A fixture with a keyed pool that splits requests, and with simulated backends. The fixture
-//! computes the replies of the backends. It also computes the expected reply, which is the reply of
-//! a single server that has all values.
+//! computes the replies of the backends. The fixture also computes the expected reply, which is the
+//! reply of a single server that has all values.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -136,8 +136,7 @@ pub(crate) fn answers(payload: &[u8], values: &BTreeMap<Vec<u8>, Vec<u8>>) -> Ve
     all
 }
 
-/// Returns the complete reply that a single server with all these values sends to the client's
-/// request.
+/// Returns the complete reply that a single server with all these values would send.
 pub(crate) fn wanted(keys: &[&str], verb: &str, values: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<u8> {
     let mut said = Vec::new();
     for key in keys {

@@ -93,7 +93,7 @@ pub(super) fn theirs(frame: &[u8]) -> Result<Seen, &'static str> {
     }
 }
 
-/// The ports and the TCP flags.
+/// The source port and the destination port, and the TCP flags.
 type Read = ((u16, u16), u8);
 
 struct Place {
@@ -155,8 +155,8 @@ fn theirs_of_v6(ip: &etherparse::Ipv6Slice<'_>, place: Place, read: Read) -> Res
     Ok(Seen::Ip { v6: true, l4, end, protocol, ports, flags, fragment, tos, ttl, dont_fragment, src, dst })
 }
 
-/// Returns the result for a frame that `etherparse` rejected, or the reason why `parse` may accept
-/// that frame.
+/// Returns the expected result for a frame that `etherparse` rejected, or the reason why `parse`
+/// may accept the frame.
 fn refused(frame: &[u8], error: &etherparse::err::packet::SliceError) -> Result<Seen, &'static str> {
     use etherparse::err::{Layer, packet::SliceError};
     if foreign_tags(frame) {
@@ -193,8 +193,8 @@ fn refused(frame: &[u8], error: &etherparse::err::packet::SliceError) -> Result<
     Ok(Seen::Malformed)
 }
 
-/// Adds the ports that `etherparse` does not return: ports of fragments, and ports of protocols
-/// other than TCP and UDP.
+/// Adds the ports that `etherparse` does not return: the ports of fragments, and of protocols other
+/// than TCP and UDP.
 fn ports_of_pieces(
     protocol: u8,
     payload: &[u8],

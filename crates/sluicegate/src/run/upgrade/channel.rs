@@ -1,8 +1,8 @@
 //! Transfers messages, bytes and file descriptors between the two processes of an upgrade, over a
 //! pair of connected Unix sockets.
 //!
-//! A frame is a length in 4 bytes, little endian, followed by that number of bytes. A message is a
-//! frame that contains JSON. All reads and writes have timeouts. Received data is copied, so the
+//! A frame is a 4-byte little-endian length, followed by that number of bytes. A message is a frame
+//! that contains JSON. All reads and writes have timeouts. Received data is copied, so that the
 //! sender cannot change it later.
 //!
 //! References: unix(7), SCM_RIGHTS.
@@ -28,8 +28,8 @@ use serde::de::DeserializeOwned;
 pub(super) struct Channel(UnixStream);
 
 impl Channel {
-    /// Creates a channel. Returns one end of the channel, and the socket of the other end, which
-    /// becomes the standard input of a child process.
+    /// Creates a channel. Returns one end of the channel, and the socket of the other end. This
+    /// socket becomes the standard input of a child process.
     pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (mine, other) = UnixStream::pair()?;
         mine.set_write_timeout(Some(WRITTEN_WITHIN))?;
@@ -92,7 +92,7 @@ impl Channel {
         Ok(bytes)
     }
 
-    /// Sends file descriptors. The previous message must have announced their number.
+    /// Sends file descriptors. The previous message must contain their number.
     pub(super) fn send_descriptors(&self, all: &[OwnedFd]) -> io::Result<()> {
         for some in all.chunks(AT_ONCE) {
             let borrowed: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();
@@ -107,7 +107,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Receives `count` file descriptors, which the other process has announced.
+    /// Receives `count` file descriptors, a number that the other process has announced.
     pub(super) fn receive_descriptors(&self, count: usize, within: Duration) -> io::Result<Vec<OwnedFd>> {
         self.0.set_read_timeout(Some(within))?;
         let mut all = Vec::new();
@@ -123,7 +123,7 @@ impl Channel {
                     all.extend(some);
                 }
             }
-            // A process that reaches its limit of open files receives only some of the descriptors.
+            // A process that reaches its limit on open files receives only some of the descriptors.
             if all.len() == before || received.flags.contains(ReturnFlags::CTRUNC) {
                 return Err(io::Error::new(ErrorKind::UnexpectedEof, "file descriptors are missing"));
             }
@@ -132,13 +132,12 @@ impl Channel {
     }
 }
 
-/// The maximum number of descriptors in one call of `sendmsg`.
+/// The maximum number of descriptors in one `sendmsg` call.
 const AT_ONCE: usize = 64;
-/// The maximum length of a frame in bytes. The slot numbers of a million backends take up a tenth
-/// of this length.
+/// The maximum length of a frame in bytes. The slot numbers of a million backends occupy a tenth of
+/// this length.
 const LONGEST_FRAME: usize = 1 << 30;
-/// The timeout of a write. The other process reads without delay, so a longer wait means that it
-/// has failed.
+/// The write timeout. The other process reads without delay, so a timeout means that it has failed.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(20);
 
 #[cfg(test)]

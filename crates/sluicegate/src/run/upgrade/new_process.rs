@@ -1,6 +1,6 @@
 //! Implements the new process of an upgrade. The process prepares as much as possible, and then
-//! takes over what the old process releases. Until the release, it changes no resource that the old
-//! process still needs. If a step fails, the old process receives the reason.
+//! takes over what the old process releases. Before the old process releases a resource, the new
+//! process does not change it. If a step fails, the old process receives the reason.
 
 use std::io;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::run::loop_tasks::LoopTasks;
 use crate::run::predecessor::Predecessor;
 use crate::run::{Api, Daemon, Inspections, addresses_here, settings};
 
-/// The channel to the old process, and the offer that the old process has sent.
+/// The channel to the old process, and the offer of the old process.
 #[derive(Debug)]
 pub(in crate::run) struct NewProcess {
     channel: Channel,
@@ -47,7 +47,7 @@ enum Table {
     PreviousTables(usize),
 }
 
-/// The channel over which a failure is reported to the old process.
+/// The channel through which a failure is reported to the old process.
 #[derive(Debug)]
 pub(in crate::run) struct Refusing(Channel);
 
@@ -126,7 +126,7 @@ impl NewProcess {
         }
     }
 
-    /// Receives the connection tables of earlier processes, if the offer names any.
+    /// Receives the connection tables of earlier processes, if the offer lists any.
     fn take_previous(&mut self, plane: &mut DataPlane) -> anyhow::Result<()> {
         let count = self.offer.plane.previous_tables();
         if count == 0 {
@@ -157,7 +157,7 @@ impl NewProcess {
 }
 
 impl Daemon {
-    /// Takes over from another process and runs the daemon.
+    /// Takes over from the old process and runs the daemon.
     pub(in crate::run) async fn come(
         configuration: Configuration,
         config: Arc<Config>,
@@ -172,7 +172,7 @@ impl Daemon {
         let mut daemon = Self::prepare(configuration, config, machine, logging, &mut new_process).await?;
         daemon.take_over(&mut new_process).await?;
         // A missing confirmation is only logged. The old process may have exited after the last
-        // message, so this process must continue in any case.
+        // message, so this process must always continue.
         if let Err(error) = new_process.hear() {
             // log: The old process exited at the end of an upgrade without sending a confirmation.
             // The new process has taken over completely.
@@ -208,7 +208,8 @@ impl Daemon {
         let mut forwarding = Forwarding::new(plane, config.io().source_ports.clone());
         forwarding.reserve_beside(&live.current())?;
         let paths = Paths::open(next_hops, &config, machine, &live.current())?;
-        let tunnel = HealthTunnel::new(machine, forwarding.interface_names(), live.clone());
+        let tunnel =
+            HealthTunnel::new(machine, forwarding.interface_names(), live.clone(), paths.check_hops());
         Ok(Self {
             configuration,
             controller,
@@ -274,8 +275,8 @@ impl Daemon {
         Ok(self.publisher.open(&config, &machine, addresses_here(), &mut self.forwarding)?)
     }
 
-    /// Opens the listeners, BGP sessions and the health check tunnel. A port that the old process
-    /// has just closed may stay in use for a moment, so failures are retried.
+    /// Opens the listeners, BGP sessions and the health check tunnel. Retries failures, because a
+    /// port that the old process has just closed may stay in use for a moment.
     async fn open_to_others(&mut self) -> anyhow::Result<()> {
         let (config, machine) = (Arc::clone(self.controller.config()), self.controller.machine().to_owned());
         let until = Instant::now() + FREE_WITHIN;
@@ -305,7 +306,7 @@ fn taken_interfaces(config: &Config, machine: &str) -> anyhow::Result<Vec<Interf
 const UNORDERLY: &str = "unexpected message from the old process";
 const OFFERED_WITHIN: Duration = Duration::from_secs(10);
 /// The timeout for a message. The old process may have to walk large connection tables before it
-/// sends one.
+/// sends a message.
 const TOLD_WITHIN: Duration = Duration::from_secs(30);
 const FREE_WITHIN: Duration = Duration::from_secs(2);
 const A_MOMENT: Duration = Duration::from_millis(5);

@@ -1,10 +1,10 @@
 //! Implements the old process of an upgrade, which starts the new process and releases its
 //! resources step by step.
 //!
-//! The code runs on its own thread, and runs short steps on the control loop. If a step fails, the
-//! new process is ended and the old process takes back the resources that it has released. The old
-//! process first waits until the new process has exited. BFD sessions are the exception: they are
-//! taken back immediately, because their timeouts are short.
+//! The code runs on a separate thread, and executes short steps on the control loop. If a step
+//! fails, the old process ends the new process, waits until it has exited, and takes back the
+//! released resources. BFD sessions are taken back without waiting, because their timeouts are
+//! short.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::process::ExitStatusExt;
@@ -64,7 +64,7 @@ struct OldProcess {
     runtime: Runtime,
     channel: Channel,
     child: Child,
-    /// Connection tables of earlier processes, and the time until their last flows expire.
+    /// The connection tables of earlier processes, and the time until their last flows expire.
     previous: Option<(Arc<PreviousTables>, Duration)>,
     has_released: bool,
     released: Vec<Duration>,
@@ -104,7 +104,7 @@ impl Daemon {
             let is_over = done.is_ok();
             daemon.turn(move |daemon| daemon.upgrade_is_answered(done, answer)).await;
             if is_over {
-                // This wait lets the response reach the client before the process exits.
+                // This wait allows the response to reach the client before the process exits.
                 tokio::time::sleep(ANSWERED_WITHIN).await;
                 daemon.turn(|daemon| daemon.lifecycle.hand_over = HandOver::Over).await;
             }
@@ -179,8 +179,8 @@ impl Daemon {
         HandedState::of(&self.controller, &self.overrides, self.paths.learned())
     }
 
-    /// Freezes the state of this process. From now on it handles no commands, because their effects
-    /// would be lost.
+    /// Freezes the state of this process. The process then handles no commands, because their
+    /// effects would be lost.
     fn freeze(&mut self) -> HandedState {
         self.lifecycle.hand_over = HandOver::Frozen;
         // Clients whose requests are still waiting for packet threads get no response.
@@ -235,7 +235,7 @@ fn hand_over(daemon: Handle<Daemon>, runtime: Runtime, binary: &Path) -> Result<
     let started = runtime.block_on(daemon.turn(|daemon| {
         let (file, machine) = (daemon.configuration.file.clone(), daemon.controller.machine().to_owned());
         // The list of connection tables must match the offer, so both are read in the same
-        // iteration.
+        // iteration of the control loop.
         let previous = daemon.forwarding.plane.previous();
         daemon.offer().map(|offered| (offered, previous, file, machine))
     }));
@@ -292,7 +292,7 @@ impl OldProcess {
         Ok(version)
     }
 
-    /// Waits until no packet thread answers reads from its value cache any more.
+    /// Waits until packet threads no longer answer reads from their value caches.
     fn await_no_copies(&self) -> Result<(), Failed> {
         let until = Instant::now() + TAKEN_WITHIN;
         while !self.turn(|daemon| daemon.inspections.questions.is_idle()) {
@@ -327,8 +327,8 @@ impl OldProcess {
         Ok(version)
     }
 
-    /// Hands over the BFD sessions. This must happen before BGP ends, because a router may treat
-    /// the end of BGP as a BFD failure.
+    /// Hands over the BFD sessions. This must happen before the BGP sessions close, because a
+    /// router may treat a closed BGP session as a BFD failure.
     fn let_bfd_go(&mut self, kept: &mut Option<HandedBfd>) -> Result<(), Failed> {
         let since = Instant::now();
         *kept = self.turn(|daemon| daemon.announcer.let_bfd_go());
@@ -369,8 +369,8 @@ impl OldProcess {
     }
 
     /// Sends the flows of earlier processes, which no thread owns. A flow that a thread adopts
-    /// during this step is sent twice. Lookups find the flow in the thread's own table, because
-    /// they search that table first.
+    /// during this step is sent twice, which is harmless because lookups search the thread's own
+    /// table first.
     fn release_previous(&mut self) -> Result<(), Failed> {
         let Some((previous, _)) = self.previous.clone() else { return Ok(()) };
         let now = self.turn(|daemon| daemon.forwarding.plane.now().tick());
@@ -515,14 +515,14 @@ fn unexpected(said: FromNew) -> Failed {
     Failed::because(why)
 }
 
-/// The maximum wait until the process of the previous upgrade has exited. That process has already
-/// sent its response.
+/// The maximum wait until the old process of the previous upgrade has exited. That process has
+/// already sent its response.
 const GONE_WITHIN: Duration = Duration::from_secs(6);
-/// The timeout until the new process is ready. API clients expect a response within 30 s.
+/// The maximum wait until the new process is ready. API clients expect a response within 30 s.
 const READY_WITHIN: Duration = Duration::from_secs(18);
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
 const A_MOMENT: Duration = Duration::from_millis(2);
-/// The time that a failed new process has to exit by itself before it is killed.
+/// The time that a failed new process has to exit before it is killed.
 const ENDED_WITHIN: Duration = Duration::from_millis(500);
 const ANSWERED_WITHIN: Duration = Duration::from_millis(200);
 /// The number of hash buckets that are sent in one part. These buckets occupy 4 MiB of a connection

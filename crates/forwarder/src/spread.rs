@@ -1,0 +1,131 @@
+//! The next hops of a slot whose route has several, and the table that assigns flows to them.
+//!
+//! The table is consistent: a flow keeps its hop as long as the hop is in the set, whichever other
+//! hops join or leave the set. The flow hash selects an entry, as in a Maglev table. Each entry
+//! ranks the hops by a hash of its own and uses the first one that is in the set (rendezvous
+//! hashing), because a Maglev table that is rebuilt for a smaller set also moves a few flows
+//! between hops that stay.
+//!
+//! References: Thaler and Ravishankar, *Using name-based mappings to increase hit rates*, 1998.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use crate::NextHop;
+
+/// Several next hops of one slot. Each flow uses one of them.
+#[derive(Clone, Debug)]
+pub struct Spread {
+    hops: Box<[NextHop]>,
+    table: HopTable,
+}
+
+/// Assigns flow hashes to the hops of a set. Slots with the same set share one table.
+#[derive(Clone, Debug)]
+pub struct HopTable(Arc<[u8; ENTRIES]>);
+
+impl HopTable {
+    /// Builds the table of a set. Each hop has an ID that is unique in the set, and a weight. An ID
+    /// with weight 0 counts as one with weight 1.
+    ///
+    /// # Panics
+    /// Panics if the set is empty or has more than 256 hops.
+    /// # Cost
+    /// Two hashes and two logarithms for each entry and hop.
+    #[must_use]
+    pub fn new(hops: &[(u64, u16)]) -> Self {
+        assert!((1..=256).contains(&hops.len()), "a table has 1 to 256 hops");
+        let place = |entry| {
+            let score = |place: &usize| score(entry, hops[*place]);
+            let best = (0..hops.len()).max_by(|a, b| score(a).total_cmp(&score(b)));
+            best.and_then(|place| u8::try_from(place).ok()).unwrap_or(0)
+        };
+        Self(Arc::new(std::array::from_fn(place)))
+    }
+
+    /// Returns the place of a flow's hop in the set.
+    #[must_use]
+    #[inline]
+    pub fn place(&self, flow_hash: u64) -> usize {
+        // Maglev tables use the highest bits, and GUE source ports the lowest bits.
+        let entry = (flow_hash >> 20) as usize % ENTRIES;
+        usize::from(self.0[entry])
+    }
+}
+
+impl Spread {
+    /// Combines the hops of a set with the table of the set.
+    #[must_use]
+    pub fn new(hops: Vec<NextHop>, table: HopTable) -> Self {
+        Self { hops: hops.into(), table }
+    }
+
+    /// Returns all hops.
+    #[must_use]
+    pub fn hops(&self) -> &[NextHop] {
+        &self.hops
+    }
+
+    /// Returns the place of a flow's hop in [`Self::hops`].
+    #[inline]
+    pub(crate) fn place(&self, flow_hash: u64) -> usize {
+        self.table.place(flow_hash)
+    }
+}
+
+/// Returns the score of a hop for an entry, which depends on no other hop. The hop with the highest
+/// score gets the entry, which happens with a probability proportional to its weight.
+fn score(entry: usize, (id, weight): (u64, u16)) -> f64 {
+    let mut hasher = DefaultHasher::new();
+    (entry, id).hash(&mut hasher);
+    let uniform = (hasher.finish() as f64 + 1.0) / (u64::MAX as f64 + 2.0);
+    -f64::from(weight.max(1)) / uniform.ln()
+}
+
+/// The number of entries. With two hops of equal weight, the share of each is 50 % ± 3 %.
+const ENTRIES: usize = 2048;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Returns the ID of the hop of each entry.
+    fn chosen(hops: &[(u64, u16)]) -> Vec<u64> {
+        let table = HopTable::new(hops);
+        (0..ENTRIES as u64).map(|entry| hops[table.place(entry << 20)].0).collect()
+    }
+
+    #[test]
+    fn shares_follow_weights() {
+        for (hops, expected) in [
+            (vec![(7, 1)], vec![1.0]),
+            (vec![(7, 1), (8, 1)], vec![0.5, 0.5]),
+            (vec![(7, 256), (8, 256), (9, 256)], vec![0.33, 0.33, 0.33]),
+            (vec![(7, 0), (8, 3)], vec![0.25, 0.75]),
+        ] {
+            let all = chosen(&hops);
+            for ((id, _), expected) in hops.iter().zip(expected) {
+                let share = all.iter().filter(|one| *one == id).count() as f64 / ENTRIES as f64;
+                assert!((share - expected).abs() < 0.04, "{hops:?}: {id} has {share}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn flow_keeps_its_hop_while_the_hop_is_in_the_set(
+            ids in prop::collection::btree_map(any::<u64>(), 1u16..300, 2..7),
+            keep in any::<[bool; 1]>(),
+        ) {
+            let all: Vec<(u64, u16)> = ids.into_iter().collect();
+            let kept = all.iter().zip(keep).filter(|(_, keep)| *keep).map(|(hop, _)| *hop);
+            let some: Vec<_> = kept.chain(all.last().copied()).collect();
+            for (before, after) in chosen(&all).into_iter().zip(chosen(&some)) {
+                let stays = some.iter().any(|(id, _)| *id == before);
+                prop_assert!(!stays || before == after, "{before} became {after}");
+            }
+        }
+    }
+}
