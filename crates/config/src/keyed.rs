@@ -49,7 +49,7 @@ fn over_tcp(sections: &Sections<'_>, service: &ServiceDraft, servers: Option<usi
         (Some(servers @ 2..), None) if service.protocol == Protocol::Tcp => {
             let message =
                 format!("a TCP service would scatter the keys of pool \"{pool}\" over {servers} servers");
-            let help = "the balancer does not read keys over TCP: a key that one connection stores is missing on \
+            let help = "the load balancer does not read keys over TCP: a key that one connection stores is missing on \
                         the server of another; remove the service, or accept this with tcp = \"by-flow\"";
             sections.report.error(&service.place, (message, help));
         }

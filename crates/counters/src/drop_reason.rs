@@ -94,10 +94,10 @@ macro_rules! drop_reasons {
                 /// arrived in fragments, or has no space for the change.
                 KvShortLife = "kv_short_life",
                 /// A keyed request must be proxied, but the table of proxied requests of this
-                /// thread is full, or its service has no room left in the table.
+                /// thread is full, or its service has no space left in the table.
                 KvProxiedFull = "kv_proxied_full",
                 /// A request has keys on several backends, but the table of gathered requests of
-                /// this thread is full, or its service has no room left in the table.
+                /// this thread is full, or its service has no space left in the table.
                 KvGatherFull = "kv_gather_full",
                 /// A request has keys on several backends, but this thread has too few free frames
                 /// to send a request to each of them.
