@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
 
-use config::{CheckKind, DnsCheck, DnsRecord, TcpCheck};
+use config::{CheckKind, DnsCheck, DnsRecord, HttpCheck, Payload, TcpCheck, UdpCheck};
 use health::{self, Dialer};
 use testbed::{Balancer, Capture, Encapsulation, Frame, Ip, Kind, eventually, inject, mac_of};
 
-use crate::scene::{BOUND, Scene};
+use crate::scene::{BOUND, SILENCE, Scene};
 
 /// Checks that HTTP and UDP checks of both VIPs succeed, and that their packets are identical to
 /// the packets that the balancer sends for clients.
@@ -174,11 +174,13 @@ fn configured_checks_use_the_tunnel() {
         let mut results = Vec::new();
         for kind in [
             CheckKind::Dns(dns),
-            CheckKind::Tcp(TcpCheck { port: 80 }),
-            CheckKind::Tcp(TcpCheck { port: 81 }),
+            CheckKind::Tcp(TcpCheck { port: 80, send: None, expect: None }),
+            CheckKind::Tcp(TcpCheck { port: 81, send: None, expect: None }),
+            CheckKind::Udp(UdpCheck { port: 81, send: Payload::Text("?".into()), expect: None }),
         ] {
             // The check targets the backend's own address, as a direct check does.
-            let attempt = health::attempt(&kind, backend, &dialer);
+            let interim = health::Interim::default();
+            let attempt = health::attempt(&kind, backend, &dialer, &interim);
             results.push(tokio::time::timeout(BOUND, attempt).await.unwrap().map_err(|f| f.to_string()));
         }
         results
@@ -189,6 +191,46 @@ fn configured_checks_use_the_tunnel() {
         results[2].as_ref().is_err_and(|why| why.contains("refused")),
         "the check of a closed port succeeded, {results:?}"
     );
+    assert!(
+        results[3].as_ref().is_err_and(|why| why == "ICMP port unreachable"),
+        "the check of a closed UDP port succeeded, {results:?}"
+    );
+}
+
+/// The link of the backend drops longer packets without an ICMP error, as a path MTU black hole
+/// does.
+#[test]
+fn padded_check_detects_a_path_that_loses_full_size_packets() {
+    let scene = Scene::gre();
+    let results = |probe_mtu| {
+        let (vip, backend) = (scene.bed.vip(true, 80), scene.bed.backends[0].v4.into());
+        scene.with_tunnel(async move |checks| {
+            let dialer = Dialer::Tunnel(checks.dialer("b1", vip.ip()));
+            let check = HttpCheck {
+                port: 80,
+                tls: None,
+                method: "GET".into(),
+                path: "/".into(),
+                host: None,
+                headers: Vec::new(),
+                status: vec![200..=299],
+                body_contains: None,
+                probe_mtu,
+            };
+            let (kind, interim) = (CheckKind::Http(check), health::Interim::default());
+            let attempt = health::attempt(&kind, backend, &dialer, &interim);
+            let limit = if probe_mtu { SILENCE } else { BOUND };
+            let result = tokio::time::timeout(limit, attempt).await;
+            result.unwrap_or_else(|_| interim.expired()).map_err(|failure| failure.to_string())
+        })
+    };
+    // The first padded attempt may need more time than SILENCE on a busy machine.
+    assert!(eventually(BOUND, || results(true).ok()).is_some(), "the whole path carries full-size packets");
+    scene.bed.backends[0].ns.ip("link set eth0 mtu 1400").unwrap();
+    assert!(results(false).is_ok(), "short packets pass");
+    let why = results(true).unwrap_err();
+    // The backend announces segments of 1360 bytes. The options of TCP need 12 bytes of them.
+    assert!(why.contains("full-size packet with 1348 bytes of TCP data"), "{why}");
 }
 
 /// Answers a DNS query with one address.

@@ -39,7 +39,10 @@ pub(crate) fn run() -> Result<PathBuf> {
 /// Builds and packs the last commit twice, and compares the results. To detect dependencies on the
 /// environment, the two folders have names of different length, and the second build has a
 /// different umask, time zone and locale.
-#[expect(clippy::disallowed_methods, reason = "the umask of the builds is under test, and no other thread runs")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the umask of the builds is under test, and no other thread runs"
+)]
 pub(crate) fn run_twice() -> Result<()> {
     setup::ensure(&[setup::BUILD, setup::BARE].concat())?;
     let folder = Folder::new("packages")?;

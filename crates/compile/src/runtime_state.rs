@@ -1,5 +1,5 @@
-//! The runtime state, which is not part of the configuration: health states, overrides, slow start
-//! and active fallbacks.
+//! The runtime state, which is not part of the configuration: health states, overrides, slow start,
+//! advice of agents and active fallbacks.
 //!
 //! The controller updates [`RuntimeState`]. The compiler reads the state and the weight of each
 //! membership (one backend in one leaf pool) from it. In the default value, every backend serves
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use forwarder::SlotState;
-use health::HealthState;
+use health::{Advice, HealthState};
 
 use crate::keys::{PoolView, SlotKey};
 
@@ -55,6 +55,9 @@ pub struct RuntimeState {
     pub quarters: HashMap<SlotKey, u8>,
     /// The pools that are currently replaced by their fallback pools.
     pub fallbacks: BTreeSet<PoolView>,
+    /// The advice of the agents on the backends. Memberships without an entry have their full
+    /// weight.
+    pub advice: HashMap<SlotKey, Advice>,
     /// Servers in keyed pools that were unavailable. These servers must be flushed before they
     /// receive requests again.
     pub flushing: HashSet<SlotKey>,
@@ -103,9 +106,21 @@ impl RuntimeState {
         match (self.override_of(key).mode, self.health(key)) {
             (Some(Mode::Down), _) | (_, HealthState::Down | HealthState::Unknown) => SlotState::Down,
             (Some(Mode::Drain), HealthState::Up) => SlotState::Draining,
-            (None, HealthState::Up) if self.flushing.contains(key) => SlotState::Draining,
+            (None, HealthState::Up) if self.flushing.contains(key) || self.drains(key) => SlotState::Draining,
             (None, HealthState::Up) => SlotState::Serving,
         }
+    }
+
+    /// Returns `true` if the agent of a membership wants no new flows for it.
+    #[must_use]
+    pub fn drains(&self, key: &SlotKey) -> bool {
+        self.advice.get(key).is_some_and(|advice| advice.drains)
+    }
+
+    /// Returns the weight of a membership in tenths of its full weight, according to its agent.
+    #[must_use]
+    pub fn tenths(&self, key: &SlotKey) -> u8 {
+        self.advice.get(key).map_or(10, |advice| advice.tenths)
     }
 
     /// Returns the weight of a membership in a pool, or 0 if the backend is not serving. `weight`
@@ -133,17 +148,17 @@ impl RuntimeState {
     }
 
     /// Returns the weights from which the Maglev table of a pool is built. If a member is in slow
-    /// start, all weights are multiplied by 4, and that member gets 1 to 3 times its weight.
+    /// start, all weights are multiplied by 4, and that member gets 1 to 3 times its weight. If an
+    /// agent changes the weight of a member, all weights are multiplied by 10, and that member gets
+    /// 1 to 20 times its weight. Only the ratios of the weights affect the table.
     pub fn ramped<'a>(&self, members: impl Iterator<Item = (&'a SlotKey, u32)> + Clone) -> Vec<u32> {
-        let ramping =
-            !self.quarters.is_empty() && members.clone().any(|(key, _)| self.quarters.contains_key(key));
-        if !ramping {
-            return members.map(|(_, weight)| weight).collect();
-        }
-        let four = |weight: u32| weight.saturating_mul(4);
-        let part = |(key, weight): (&SlotKey, u32)| match self.quarters.get(key) {
-            Some(quarters) => weight.saturating_mul(u32::from(*quarters)),
-            None => four(weight),
+        let any = |found: &dyn Fn(&SlotKey) -> bool| members.clone().any(|(key, _)| found(key));
+        let ramping = !self.quarters.is_empty() && any(&|key| self.quarters.contains_key(key));
+        let advised = !self.advice.is_empty() && any(&|key| self.tenths(key) != 10);
+        let part = |(key, weight): (&SlotKey, u32)| {
+            let quarters = if ramping { self.quarters.get(key).copied().unwrap_or(4) } else { 1 };
+            let tenths = if advised { self.tenths(key) } else { 1 };
+            weight.saturating_mul(u32::from(quarters) * u32::from(tenths))
         };
         members.map(part).collect()
     }
@@ -200,5 +215,22 @@ mod tests {
         assert_eq!(runtime_state.ramped(members.into_iter()), [3, 5]);
         runtime_state.quarters.insert(a.clone(), 1);
         assert_eq!(runtime_state.ramped(members.into_iter()), [3, 20]);
+    }
+
+    #[test]
+    fn ramped_scales_weights_by_advice() {
+        let (a, b) = (key("a", "b1"), key("a", "b2"));
+        let mut runtime_state = RuntimeState::default();
+        let members = [(&a, 3), (&b, 5)];
+        runtime_state.advice.insert(a.clone(), Advice { drains: false, tenths: 10 });
+        assert_eq!(runtime_state.ramped(members.into_iter()), [3, 5]);
+        runtime_state.advice.insert(a.clone(), Advice { drains: false, tenths: 7 });
+        assert_eq!(runtime_state.ramped(members.into_iter()), [21, 50]);
+        runtime_state.quarters.insert(b.clone(), 1);
+        assert_eq!(runtime_state.ramped(members.into_iter()), [84, 50]);
+        runtime_state.advice.insert(a.clone(), Advice { drains: true, tenths: 7 });
+        assert_eq!(runtime_state.state(&a), SlotState::Draining);
+        runtime_state.health.insert(a.clone(), HealthState::Down);
+        assert_eq!(runtime_state.state(&a), SlotState::Down);
     }
 }

@@ -25,6 +25,10 @@ pub(super) fn some_span<S: Serializer>(value: &Option<Duration>, to: S) -> Resul
     value.map(format_duration).serialize(to)
 }
 
+pub(super) fn percent<S: Serializer>(value: &u8, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&format_args!("{value}%"))
+}
+
 pub(super) fn some_percent<S: Serializer>(value: &Option<u8>, to: S) -> Result<S::Ok, S::Error> {
     value.map(|percent| format!("{percent}%")).serialize(to)
 }

@@ -4,6 +4,8 @@
 //! `flatten` determines which checks apply to a pool. Invariant: `timeout` is less than
 //! `fast_interval`, which is at most `interval`.
 
+mod agent;
+mod exchange;
 mod kind;
 mod tls;
 
@@ -14,11 +16,13 @@ use std::time::Duration;
 use config_text::{Node, Place, Root, format_duration};
 use serde::Serialize;
 
+pub use self::agent::AgentCheck;
+pub use self::exchange::{Expect, ExpectForm, Payload, TcpCheck, UdpCheck};
 pub use self::kind::{
-    CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, NtpCheck, TcpCheck, Transport,
-    dns_name, is_path,
+    CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, NtpCheck, Transport, dns_name,
+    is_path,
 };
-pub use self::tls::Tls;
+pub use self::tls::{ClientCertificate, Tls};
 
 use super::canonical;
 use super::pem::Outside;

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::check::CheckKind;
 use super::kv::{KvHash, Rejoin};
 use super::pool::{Member, Pool, PoolDraft};
 use super::ports::{Ports, Protocol};
@@ -68,17 +69,25 @@ fn servers(sections: &Sections<'_>, flattened: &[Arc<Pool>], name: &str) -> usiz
     names.len()
 }
 
-/// Rejects slow start and fallback, which would move keys from one backend to another.
+/// Rejects agent checks, slow start and fallback, which would move keys from one backend to
+/// another.
 fn moves_keys(sections: &Sections<'_>, pool: &PoolDraft) {
     let refuse = |place, key: &str| {
-        let message = format!("a keyed pool cannot have \"{key}\"");
+        let message = format!("a keyed pool cannot have {key}");
         sections.report.error(place, (message, "this setting would silently move keys to other backends"));
     };
+    let is_agent = |name: &Arc<str>| {
+        let check = sections.checks.get(name).and_then(|draft| draft.value.as_ref());
+        check.is_some_and(|check| matches!(check.kind, CheckKind::Agent(_)))
+    };
+    for check in pool.checks.iter().filter(|check| is_agent(&check.value)) {
+        refuse(&check.place, "an agent check");
+    }
     if let Some(slow_start) = &pool.slow_start {
-        refuse(&slow_start.place, "slow_start");
+        refuse(&slow_start.place, "\"slow_start\"");
     }
     if let Some(fallback) = &pool.fallback {
-        refuse(&fallback.place, "fallback");
+        refuse(&fallback.place, "\"fallback\"");
     }
 }
 

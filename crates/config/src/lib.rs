@@ -81,8 +81,8 @@ pub use self::admin::{Admin, AdminSocket, AdminTcp};
 pub use self::announce::Announce;
 pub use self::bgp::{BfdTimes, Bgp, BgpPeer, NextHops};
 pub use self::check::{
-    Check, CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, NtpCheck, TcpCheck, Tls,
-    Transport, Via, dns_name, is_path,
+    AgentCheck, Check, CheckKind, ClientCertificate, DnsCheck, DnsRecord, Expect, ExpectForm, GrpcCheck,
+    HttpCheck, MemcachedCheck, NtpCheck, Payload, TcpCheck, Tls, Transport, UdpCheck, Via, dns_name, is_path,
 };
 pub use self::cluster::{Cluster, FlowTimeouts};
 pub use self::config::Config;

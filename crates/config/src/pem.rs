@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::fs::{self, File};
+use std::hash::{Hash, Hasher};
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -37,9 +38,21 @@ pub(super) struct Outside<'a> {
 pub struct PrivateKey(Arc<Zeroizing<String>>);
 
 impl PrivateKey {
+    /// Reads a private key in PEM. Returns `None` if the text has none.
+    pub fn parse(pem: &str) -> Option<Self> {
+        PrivateKeyDer::from_pem_slice(pem.as_bytes()).ok()?.zeroize();
+        Some(Self(Arc::new(Zeroizing::new(pem.to_owned()))))
+    }
+
     /// Returns the PEM text, which contains at least one private key. Do not log it.
     pub fn pem(&self) -> &str {
         &self.0
+    }
+}
+
+impl Hash for PrivateKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.pem().hash(state);
     }
 }
 
@@ -119,11 +132,7 @@ impl Outside<'_> {
 
     /// Reads the private key in the file to which `node` refers.
     pub(super) fn private_key(&self, node: &Node<'_>) -> Option<PrivateKey> {
-        let read = |text: &str| {
-            PrivateKeyDer::from_pem_slice(text.as_bytes()).ok()?.zeroize();
-            Some(PrivateKey(Arc::new(Zeroizing::new(text.to_owned()))))
-        };
-        self.secret(node, KEY, PrivateKey(Arc::default()), read)
+        self.secret(node, KEY, PrivateKey(Arc::default()), PrivateKey::parse)
     }
 
     /// Reads the certificates, at least one, in the file to which `node` refers. Returns `""` if

@@ -194,6 +194,8 @@ fn examples_have_no_errors_and_no_warnings() {
         folder.write("secrets/bgp.key", "s3cret\n", 0o600);
         folder.write("ca.pem", admin::CERTIFICATE, 0o644);
         folder.write("admin.pem", admin::CERTIFICATE, 0o644);
+        folder.write("client.pem", admin::CERTIFICATE, 0o644);
+        folder.write("secrets/client.key", admin::PRIVATE, 0o600);
         std::fs::create_dir(folder.0.join("lists")).unwrap();
         folder.write("lists/office.txt", "198.51.100.0/24\n", 0o644);
         folder.write("lists/abuse.txt", "198.51.100.66\n", 0o644);
@@ -238,6 +240,8 @@ fn the_example_has_every_key() {
     folder.write("secrets/bgp.key", "s3cret\n", 0o600);
     folder.write("ca.pem", admin::CERTIFICATE, 0o644);
     folder.write("admin.pem", admin::CERTIFICATE, 0o644);
+    folder.write("client.pem", admin::CERTIFICATE, 0o644);
+    folder.write("secrets/client.key", admin::PRIVATE, 0o600);
     std::fs::create_dir(folder.0.join("vips")).unwrap();
     folder.write("vips/none.toml", "", 0o644);
     std::fs::create_dir(folder.0.join("lists")).unwrap();

@@ -6,6 +6,7 @@
 //! or files, and its caller publishes the snapshots. Invariant: a health state change copies one
 //! byte per slot, regardless of how many pools contain the backend. The tables are rebuilt later.
 
+mod advice;
 mod changes;
 mod emptied;
 mod fallback;
@@ -34,7 +35,7 @@ use compile::{
     SlotKey, find_machine,
 };
 use config::Config;
-use health::{HealthState, TargetKey, Watched};
+use health::{Advice, HealthState, TargetKey, Watched};
 
 /// Maintains the configuration, runtime state and compiler of one machine.
 #[derive(Debug)]
@@ -46,6 +47,8 @@ pub struct Controller {
     plan: Arc<Plan>,
     runtime_state: RuntimeState,
     results: HashMap<TargetKey, HealthState>,
+    /// The last advice of each agent.
+    advice: HashMap<TargetKey, Advice>,
     fallbacks: Fallbacks,
     slow_start: SlowStart,
     rejoins: Rejoins,
@@ -169,6 +172,7 @@ impl Controller {
             results: HashMap::new(),
             fallbacks: Fallbacks::default(),
             slow_start: SlowStart::default(),
+            advice: HashMap::new(),
             rejoins: Rejoins::default(),
             compiler: Some(compiler),
             stale: false,
@@ -312,6 +316,8 @@ impl Controller {
         (self.config, self.generation) = (done.config, done.generation);
         (self.index, self.plan) = (Arc::new(compiled.index), Arc::new(plan));
         self.results.retain(|target, _| !self.plan.memberships_of(target).is_empty());
+        self.advice.retain(|target, _| !self.plan.memberships_of(target).is_empty());
+        self.follow_advice();
         self.fallbacks.retain(|pool| self.index.has_fallback(pool));
         self.keep_overrides_of_memberships();
         self.follow_absence(unavailable);

@@ -6,13 +6,13 @@
 //! over connection tables and queues, and `compile` hands over slot and service numbers. Both
 //! processes measure time from the start of the first process.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use compile::{LearnedMtu, Mode, Override, OverrideKey, SlotKey};
 use forwarder::{Prefix, Snapshot};
-use health::{HealthState, TargetKey};
+use health::{Advice, HealthState, TargetKey};
 use packet::Family;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,9 @@ use crate::refused::Refused;
 pub struct HandedState {
     overrides: Vec<HandedOverride>,
     health_states: Vec<HandedHealthState>,
+    /// The advice of agents: whether the backend drains, and its weight in tenths.
+    #[serde(default)]
+    advice: Vec<(HandedHealthState, bool, u8)>,
     /// The address, prefix length, MTU and expiry time of each path.
     path_mtus: Vec<(IpAddr, u8, u16, Duration)>,
     /// The memberships of keyed pools whose servers must be flushed before they serve, because they
@@ -92,6 +95,10 @@ impl HandedState {
                 .map(|(key, given)| HandedOverride::of(controller, key, given))
                 .collect(),
             health_states: known.map(health_state).collect(),
+            advice: controller
+                .advice()
+                .map(|(target, advice)| (HandedHealthState::of(target), advice.drains, advice.tenths))
+                .collect(),
             path_mtus: learned.into_iter().map(path).collect(),
             unflushed: controller.unflushed().map(HandedMembership::of).collect(),
         }
@@ -127,7 +134,18 @@ impl HandedState {
             is_up.then(|| (target.clone(), HealthState::Up))
         };
         let health_states: Vec<_> = controller.watched().iter().filter_map(|one| state(&one.key)).collect();
-        let judged = controller.health_states(&health_states, current, now).map_err(Refused::conflict)?;
+        // Advice comes first, so that each backend has its weight when it comes up.
+        let known = self.advice.iter().map(|(target, drains, tenths)| (target, (*drains, *tenths)));
+        let known: HashMap<_, _> = known.collect();
+        let advice = |target: &TargetKey| {
+            let (drains, tenths) = *known.get(&HandedHealthState::of(target))?;
+            Some((target.clone(), Advice { drains, tenths: tenths.clamp(1, 20) }))
+        };
+        let advised: Vec<_> = controller.watched().iter().filter_map(|one| advice(&one.key)).collect();
+        let advised = controller.advise(&advised, current, now).map_err(Refused::conflict)?;
+        let base = advised.as_ref().unwrap_or(current);
+        let judged = controller.health_states(&health_states, base, now).map_err(Refused::conflict)?;
+        let judged = judged.or(advised);
         let base = judged.as_ref().unwrap_or(current);
         let given = self.overrides.iter().map(HandedOverride::given);
         let says = overrides.replace(controller, given);
@@ -248,6 +266,9 @@ mod tests {
             })
             .collect();
         current = old.health_states(&health_states, &current, at(1)).unwrap().unwrap();
+        let c = old.watched().into_iter().find(|one| one.key.address == IpAddr::from([198, 18, 0, 3]));
+        let advice = [(c.unwrap().key, Advice { drains: false, tenths: 4 })];
+        assert!(old.advise(&advice, &current, at(2)).unwrap().is_none());
         for (name, action, lasts) in
             [("a", BackendAction::Drain, Some(at(60))), ("b", BackendAction::Weight(Some(7)), None)]
         {
@@ -268,6 +289,8 @@ mod tests {
         assert_eq!(states(&next, &new), states(&current, &old));
         assert_eq!(states(&next, &new), [SlotState::Draining, SlotState::Serving, SlotState::Down]);
         assert_eq!(new.runtime_state().overrides, old.runtime_state().overrides);
+        assert_eq!(new.runtime_state().advice, old.runtime_state().advice);
+        assert_eq!(new.runtime_state().advice.len(), 1);
         assert_eq!(taken.rows(&new, at(20)), overrides.rows(&old, at(20)));
         assert_eq!((new.unknown(), heard.learned().collect::<Vec<_>>()), (0, learned.to_vec()));
         let next = taken.expire(&mut new, &next, at(66)).unwrap().expect("the drain override expires");

@@ -67,7 +67,7 @@ pub use controller::{
 pub use drain::{Departure, Observed, Shutdown};
 pub use flow_counts::FlowCounts;
 pub use handover::HandedState;
-pub use health_log::{log_changes, log_flushed, log_flushes};
+pub use health_log::{log_advice, log_changes, log_flushed, log_flushes};
 pub use hot_keys::counters as hot_key_counters;
 pub use log_level_overrides::{LogLevelOverride, LogLevelOverrides};
 pub use overrides::{Applied, BackendOverride, Overrides};

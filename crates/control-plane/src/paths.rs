@@ -367,7 +367,7 @@ mod tests {
             ..Table::default()
         };
         let check = |port| {
-            let kind = config::CheckKind::Tcp(config::TcpCheck { port });
+            let kind = config::CheckKind::Tcp(config::TcpCheck { port, send: None, expect: None });
             let [interval, timeout] = [2, 1].map(Duration::from_secs);
             let (name, via) = ("web".into(), config::Via::Backend);
             let (rise, fall, jitter_percent) = (2, 3, 0);

@@ -17,7 +17,7 @@ use compile::{Mode, Override, OverrideKey, PoolView};
 use config::{Config, parse};
 use control_plane::{Controller, Running, Side, changes};
 use forwarder::{Decision, Flow, SlotState, Snapshot};
-use health::{HealthState, TargetKey};
+use health::{Advice, HealthState, TargetKey};
 use maglev_hash::disruption;
 use next_hop::Table;
 
@@ -93,6 +93,14 @@ impl Bed {
             .override_backends(vec![(key, says.unwrap_or_default())], &self.live, Duration::ZERO)
             .unwrap()
         {
+            self.live = next;
+        }
+    }
+
+    fn advise(&mut self, backend: &str, drains: bool, tenths: u8) {
+        let advice = Advice { drains, tenths };
+        let advised: Vec<_> = self.targets(backend).into_iter().map(|key| (key, advice)).collect();
+        if let Some(next) = self.controller.advise(&advised, &self.live, Duration::ZERO).unwrap() {
             self.live = next;
         }
     }
@@ -281,6 +289,36 @@ fn slow_start_increases_the_share_in_quarters() {
         assert!(moved.moved_needlessly < size / 20, "{moved:?}");
     }
     assert_eq!(disruption(&whole, &tables[4]).unwrap().changed(), 0, "the final table equals the first one");
+}
+
+#[test]
+fn advice_of_agents_changes_weights_and_drains() {
+    let text = pool("web", 1, 4, "checks = [\"tcp\"]") + &vip("www", 10, "web");
+    let mut bed = Bed::new(config(&text));
+    bed.say("web", HealthState::Up, 0);
+    bed.settle(0);
+    let share = |bed: &Bed| {
+        let table = bed.live.services()[0].pool.table.clone().unwrap();
+        table.shares()[0] * 100 / table.size()
+    };
+    assert_eq!(share(&bed), 25);
+    bed.advise("web-1", false, 5);
+    assert!(bed.settle(1), "the weight has changed");
+    assert_eq!(share(&bed), 14, "5 of 35 tenths");
+    bed.advise("web-1", false, 5);
+    assert!(!bed.settle(2), "the same advice rebuilds nothing");
+    bed.advise("web-1", true, 5);
+    assert_eq!(bed.state("web-1"), SlotState::Draining);
+    bed.settle(3);
+    assert_eq!(bed.served(10), ["web-2", "web-3", "web-4"]);
+    bed.job(Some(config(&(text + &pool("more", 2, 1, "")))), 4);
+    assert_eq!(bed.state("web-1"), SlotState::Draining, "advice survives a reload");
+    bed.advise("web-1", false, 20);
+    bed.settle(5);
+    assert_eq!((bed.state("web-1"), share(&bed)), (SlotState::Serving, 40), "20 of 50 tenths");
+    bed.job(Some(config(&(pool("web", 1, 4, "") + &vip("www", 10, "web")))), 6);
+    bed.settle(6);
+    assert_eq!(share(&bed), 25, "without the check, the configured weight applies");
 }
 
 #[test]

@@ -6,9 +6,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use config::{
-    CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, NtpCheck, TcpCheck, Tls, Transport,
+    AgentCheck, CheckKind, DnsCheck, DnsRecord, Expect, ExpectForm, GrpcCheck, HttpCheck, MemcachedCheck,
+    NtpCheck, Payload, TcpCheck, Tls, Transport, UdpCheck,
 };
-use health::{Dialer, attempt};
+use health::{Dialer, Interim, attempt};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::{Builder, Handle};
@@ -34,7 +35,9 @@ fn aborted_attempts_leak_no_descriptors_and_tasks() {
         // Some resources are opened once per process, such as a source of random numbers. They must
         // be open before descriptors are counted.
         for kind in kinds(port) {
-            let first = timeout(Duration::from_millis(2), attempt(&kind, HERE, &Dialer::Direct)).await;
+            let first =
+                timeout(Duration::from_millis(2), attempt(&kind, HERE, &Dialer::Direct, &Interim::default()))
+                    .await;
             drop(first);
         }
         let (descriptors, tasks) = (descriptors(), tasks());
@@ -43,14 +46,20 @@ fn aborted_attempts_leak_no_descriptors_and_tasks() {
                 let ten = (0..10).map(|_| {
                     let kind = kind.clone();
                     async move {
-                        timeout(Duration::from_millis(2), attempt(&kind, HERE, &Dialer::Direct))
-                            .await
-                            .is_ok_and(|done| done.is_ok())
+                        timeout(
+                            Duration::from_millis(2),
+                            attempt(&kind, HERE, &Dialer::Direct, &Interim::default()),
+                        )
+                        .await
+                        .is_ok_and(|done| done.is_ok())
                     }
                 });
                 let passed =
                     futures_util::future::join_all(ten).await.into_iter().filter(|passed| *passed).count();
-                assert!(passed == 0 || matches!(kind, CheckKind::Tcp(_)), "{kind:?}");
+                assert!(
+                    passed == 0 || matches!(&kind, CheckKind::Tcp(tcp) if tcp.expect.is_none()),
+                    "{kind:?}"
+                );
             }
         }
         // The server handles connection resets asynchronously, so the test waits until the counts
@@ -69,8 +78,8 @@ fn aborted_attempts_leak_no_descriptors_and_tasks() {
     });
 }
 
-fn kinds(port: u16) -> [CheckKind; 9] {
-    let lax = Tls { server_name: None, ca: None, verify: false };
+fn kinds(port: u16) -> [CheckKind; 13] {
+    let lax = Tls { server_name: None, ca: None, verify: false, client: None };
     let http = |tls| {
         CheckKind::Http(HttpCheck {
             port,
@@ -81,11 +90,17 @@ fn kinds(port: u16) -> [CheckKind; 9] {
             headers: Vec::new(),
             status: vec![200..=299],
             body_contains: None,
+            probe_mtu: false,
         })
     };
+    let payload = || Payload::Text("PING".into());
+    let expect = Expect::new(ExpectForm::Text("PONG".into())).ok();
     let grpc = |tls| CheckKind::Grpc(GrpcCheck { port, service: "".into(), tls });
     [
-        CheckKind::Tcp(TcpCheck { port }),
+        CheckKind::Tcp(TcpCheck { port, send: None, expect: None }),
+        CheckKind::Tcp(TcpCheck { port, send: Some(payload()), expect: expect.clone() }),
+        CheckKind::Udp(UdpCheck { port, send: payload(), expect }),
+        CheckKind::Udp(UdpCheck { port, send: payload(), expect: None }),
         http(None),
         http(Some(lax.clone())),
         grpc(None),
@@ -93,6 +108,7 @@ fn kinds(port: u16) -> [CheckKind; 9] {
         CheckKind::Dns(DnsCheck { port, name: "www.example.org".into(), record: DnsRecord::A }),
         CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Tcp }),
         CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Udp }),
+        CheckKind::Agent(AgentCheck { port, send: None, min_weight: 10, max_weight: 100 }),
         CheckKind::Ntp(NtpCheck { port, max_stratum: 15 }),
     ]
 }

@@ -43,8 +43,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 }
             }
             // These events cannot occur here. A local failure needs three backends in two pools, and
-            // this example flushes no server and sets no next hops.
-            Event::LocalFailure(_) | Event::Flushed(_) | Event::Hops(_) => {}
+            // this example flushes no server, asks no agent and sets no next hops.
+            Event::LocalFailure(_) | Event::Flushed(_) | Event::Advised(_) | Event::Hops(_) => {}
         }
     }
     Ok(())
@@ -62,6 +62,7 @@ fn check(port: u16, path: &str) -> Check {
         headers: Vec::new(),
         status: vec![200..=299],
         body_contains: None,
+        probe_mtu: false,
     });
     Check {
         name: "http".into(),

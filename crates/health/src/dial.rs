@@ -3,9 +3,10 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use nix::errno::Errno;
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 
-use super::tunnel;
+use super::{Failure, tunnel};
 
 /// The path that a check takes to its backend.
 #[derive(Clone, Debug)]
@@ -37,10 +38,11 @@ impl Dialer {
             }
             Self::Tunnel(dialer) => dialer.tcp(peer).await,
         }
+        .map_err(unless_prohibited)
     }
 
     /// Creates a UDP socket that sends to `peer` and receives only from `peer`. The kernel chooses
-    /// a random source port.
+    /// a random source port. Receiving fails after any ICMP error about a sent datagram.
     ///
     /// # Errors
     /// Returns the errors of `socket(2)`, `bind(2)` and `connect(2)`.
@@ -50,10 +52,29 @@ impl Dialer {
                 let any: IpAddr =
                     if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
                 let socket = UdpSocket::bind((any, 0)).await?;
+                tunnel::report_icmp_errors(&socket, peer)?;
                 socket.connect(peer).await?;
                 Ok(socket)
             }
             Self::Tunnel(dialer) => dialer.udp(peer).await,
         }
     }
+}
+
+/// Returns an error of `connect(2)` for TCP. The kernel reports the ICMPv6 error "administratively
+/// prohibited" as EACCES, but its IPv4 counterpart as EHOSTUNREACH. Otherwise, a backend that
+/// rejects the port in its firewall would count as a failure of this machine.
+fn unless_prohibited(error: io::Error) -> io::Error {
+    let is_prohibited = error.raw_os_error() == Some(Errno::EACCES as i32);
+    if is_prohibited { io::ErrorKind::HostUnreachable.into() } else { error }
+}
+
+/// Receives a datagram. Receiving causes no error of its own, so each error is an ICMP error that
+/// the backend or a router has sent, or that this machine reports because no neighbor answers.
+pub(super) async fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<usize, Failure> {
+    socket.recv(buffer).await.map_err(|error| match Failure::from(&error) {
+        Failure::Refused => Failure::PortUnreachable,
+        Failure::Local(_) => Failure::Unreachable,
+        other => other,
+    })
 }

@@ -9,6 +9,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::dial::receive;
 use super::{Dialer, Failure};
 use config::{DnsCheck, DnsRecord};
 
@@ -23,7 +24,7 @@ pub(super) async fn attempt(check: &DnsCheck, address: IpAddr, dialer: &Dialer) 
     socket.send(&query).await.map_err(|error| Failure::from(&error))?;
     let mut buffer = vec![0; MAX_ANSWER_BYTES];
     loop {
-        let length = socket.recv(&mut buffer).await.map_err(|error| Failure::from(&error))?;
+        let length = receive(&socket, &mut buffer).await?;
         if let Some(health_state) = judge(buffer.get(..length).unwrap_or_default(), &query) {
             return health_state;
         }

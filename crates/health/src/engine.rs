@@ -5,12 +5,14 @@
 //! module `flushes` flushes memcached servers, which does not affect their health states.
 //!
 //! The module `runner` has the main loop. `schedule`, `wheel` and `pace` handle the timing.
-//! `flights` holds the running attempts, `health_states` has the rules for health states, and
-//! `record` has the history. `registry` and `exchange` are the interface to other threads.
+//! `flights` holds the running attempts, `health_states` has the rules for health states, `damper`
+//! limits changes of weights, and `record` has the history. `registry` and `exchange` are the
+//! interface to other threads.
 //!
 //! Memory, file descriptors and running attempts are bounded by the number of targets and by
 //! RLIMIT_NOFILE.
 
+mod damper;
 mod exchange;
 mod flights;
 mod flushes;
@@ -39,7 +41,7 @@ pub use self::target::{HealthState, ProxiedTargetKey, TargetKey, TargetReport, W
 use self::exchange::Exchange;
 use self::registry::Registry;
 use self::runner::Runner;
-use crate::{CheckHop, CheckHops, Dialer, HopNeighbour, lock};
+use crate::{Advice, CheckHop, CheckHops, Dialer, HopNeighbour, lock};
 
 /// An event from the health thread.
 #[derive(Clone, Debug)]
@@ -57,6 +59,8 @@ pub enum Event {
     Unable(Vec<(TargetKey, Option<String>)>),
     /// Targets whose failing hops have changed.
     Hops(Vec<FailingHops>),
+    /// New advice of agents about the weights and drains of backends.
+    Advised(Vec<(TargetKey, Advice)>),
     /// The latest result for each server that is being flushed.
     Flushed(Vec<Flushed>),
 }

@@ -7,14 +7,21 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use rustls::{AlertDescription, CertificateError, PeerIncompatible};
+
 /// The reason why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
     /// No response arrived in time.
     NoAnswer,
+    /// The connection was opened, but no response to a packet of full size arrived in time. The
+    /// number is the length of its TCP segment.
+    FullSize(u32),
     /// The backend refused the connection.
     Refused,
+    /// The backend sent an ICMP error, because no process listens on the UDP port.
+    PortUnreachable,
     /// This machine or a router on the path has no route to the backend.
     Unreachable,
     /// The backend reset the connection.
@@ -35,6 +42,8 @@ pub enum Failure {
         /// The statuses with which the check passes.
         wanted: Vec<RangeInclusive<u16>>,
     },
+    /// The response does not contain the expected bytes. The text shows both.
+    Unexpected(Box<str>),
     /// The first 64 KiB of the body do not contain the expected text.
     Body {
         /// The expected text.
@@ -52,6 +61,8 @@ pub enum Failure {
     /// The NTP server returned a kiss code instead of a time, such as RATE (too many requests),
     /// DENY or INIT.
     Kiss([u8; 4]),
+    /// The agent of the backend reports that the backend is down. The text has its words.
+    Agent(Box<str>),
     /// The NTP server is not synchronized.
     Unsynchronized,
     /// The stratum of the NTP server is too high.
@@ -67,8 +78,8 @@ impl Failure {
     /// Returns a fixed string for the failure, for the label of a metric.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::NoAnswer => "no_answer",
-            Self::Refused => "refused",
+            Self::NoAnswer | Self::FullSize(_) => "no_answer",
+            Self::Refused | Self::PortUnreachable => "refused",
             Self::Unreachable => "unreachable",
             Self::Reset => "reset",
             Self::Closed => "closed",
@@ -76,10 +87,12 @@ impl Failure {
             Self::Tls(_) => "tls",
             Self::Malformed(_) => "malformed",
             Self::Status { .. } => "status",
+            Self::Unexpected(_) => "unexpected",
             Self::Body { .. } => "body",
             Self::GrpcStatus(_)
             | Self::NotServing(_)
             | Self::Kiss(_)
+            | Self::Agent(_)
             | Self::Unsynchronized
             | Self::Stratum { .. } => "not_serving",
             Self::Rcode(_) | Self::NoRecord => "dns",
@@ -87,7 +100,7 @@ impl Failure {
     }
 
     /// All values that [`Failure::reason`] can return.
-    pub const REASONS: [&'static str; 12] = [
+    pub const REASONS: [&'static str; 13] = [
         "no_answer",
         "refused",
         "unreachable",
@@ -97,6 +110,7 @@ impl Failure {
         "tls",
         "malformed",
         "status",
+        "unexpected",
         "body",
         "not_serving",
         "dns",
@@ -151,13 +165,19 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoAnswer => f.write_str("no answer"),
+            Self::FullSize(segment) => write!(
+                f,
+                "connected, but no answer to a full-size packet with {segment} bytes of TCP data; the path may lose \
+                 packets of this size"
+            ),
             Self::Refused => f.write_str("connection refused"),
+            Self::PortUnreachable => f.write_str("ICMP port unreachable"),
             Self::Unreachable => f.write_str("no route to the backend"),
             Self::Reset => f.write_str("connection reset"),
             Self::Closed => f.write_str("connection closed before the response was complete"),
             Self::Local(why) => write!(f, "this machine could not send the check: {why}"),
             Self::Tls(why) => write!(f, "TLS: {why}"),
-            Self::Malformed(what) => f.write_str(what),
+            Self::Malformed(what) | Self::Unexpected(what) | Self::Agent(what) => f.write_str(what),
             Self::Status { found, wanted } => write!(f, "status {found}, expected {}", ranges(wanted)),
             Self::Body { wanted } => write!(f, "body does not contain {:?}", shorten(wanted)),
             Self::GrpcStatus(5) => f.write_str("gRPC status 5, the server does not know the service"),
@@ -183,25 +203,73 @@ impl Error for Failure {}
 
 /// Returns a description of a TLS error for operators.
 pub(super) fn tls_words(error: &rustls::Error) -> String {
-    use rustls::{CertificateError as Wrong, Error};
-    match error {
-        Error::InvalidCertificate(Wrong::Expired | Wrong::ExpiredContext { .. }) => {
-            "the certificate has expired".into()
-        }
-        Error::InvalidCertificate(Wrong::NotValidYet | Wrong::NotValidYetContext { .. }) => {
-            "the certificate is not valid yet".into()
-        }
-        Error::InvalidCertificate(Wrong::UnknownIssuer) => "the certificate is not signed by the CA".into(),
-        Error::InvalidCertificate(Wrong::NotValidForName | Wrong::NotValidForNameContext { .. }) => {
-            "the certificate is not valid for this server name".into()
-        }
-        Error::InvalidCertificate(Wrong::BadSignature) => {
-            "the certificate has a bad signature; the CA may have another key".into()
-        }
-        Error::InvalidMessage(_) => "the response is not TLS".into(),
-        other => shorten(&other.to_string()).to_owned(),
-    }
+    use rustls::Error;
+    let words = match error {
+        Error::InvalidCertificate(wrong) => certificate_words(wrong),
+        Error::AlertReceived(alert) => alert_words(*alert),
+        Error::InvalidMessage(_) => Some("the response is not TLS"),
+        Error::NoApplicationProtocol => Some("the server selected no protocol of the check (ALPN)"),
+        Error::PeerIncompatible(PeerIncompatible::ServerDoesNotSupportTls12Or13) => Some(OLD_TLS),
+        Error::InconsistentKeys(_) => Some("the private key does not belong to the certificate"),
+        _ => None,
+    };
+    words.map_or_else(|| shorten(&error.to_string()).to_owned(), ToOwned::to_owned)
 }
+
+fn certificate_words(wrong: &CertificateError) -> Option<&'static str> {
+    use CertificateError as Wrong;
+    Some(match wrong {
+        Wrong::Expired | Wrong::ExpiredContext { .. } => "the certificate has expired",
+        Wrong::NotValidYet | Wrong::NotValidYetContext { .. } => "the certificate is not valid yet",
+        Wrong::UnknownIssuer => "the certificate is not signed by the CA",
+        Wrong::NotValidForName | Wrong::NotValidForNameContext { .. } => {
+            "the certificate is not valid for this server name"
+        }
+        Wrong::BadSignature => {
+            "a signature of the certificate or of the handshake is wrong; the CA may have another key, or an RSA \
+             key is shorter than 2048 bits"
+        }
+        Wrong::BadEncoding => "the certificate is malformed",
+        Wrong::InvalidPurpose | Wrong::InvalidPurposeContext { .. } => "the certificate is not for servers",
+        Wrong::UnhandledCriticalExtension => "the certificate has an unknown critical extension",
+        Wrong::UnsupportedSignatureAlgorithmContext { .. }
+        | Wrong::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+            "the certificate has an unsupported kind of key or signature"
+        }
+        // The verifier reports these reasons only as text.
+        Wrong::Other(other) => match &*other.to_string() {
+            "UnsupportedCertVersion" => "the certificate has X.509 version 1 or 2 instead of 3",
+            "CaUsedAsEndEntity" => "the certificate of the server is a CA certificate",
+            _ => return None,
+        },
+        _ => return None,
+    })
+}
+
+fn alert_words(alert: AlertDescription) -> Option<&'static str> {
+    use AlertDescription as Alert;
+    Some(match alert {
+        Alert::HandshakeFailure => {
+            "the server refused the handshake; it needs a client certificate, or supports none of the offered \
+             cipher suites, groups and signatures"
+        }
+        Alert::ProtocolVersion => OLD_TLS,
+        Alert::CertificateRequired => "the server requires a client certificate",
+        Alert::UnknownCA => "the server does not trust the CA of the client certificate",
+        Alert::CertificateExpired => "the client certificate has expired",
+        Alert::CertificateRevoked => "the client certificate is revoked",
+        Alert::BadCertificate | Alert::CertificateUnknown | Alert::UnsupportedCertificate => {
+            "the server rejected the client certificate"
+        }
+        Alert::AccessDenied => "the server denied access to this client",
+        Alert::NoApplicationProtocol => "the server does not support the protocol of the check (ALPN)",
+        Alert::UnrecognisedName => "the server does not know this server name (SNI)",
+        Alert::InternalError => "the server reported an internal error",
+        _ => return None,
+    })
+}
+
+const OLD_TLS: &str = "the server supports neither TLS 1.2 nor TLS 1.3";
 
 /// Formats ranges, such as `200-299, 404`.
 fn ranges(statuses: &[RangeInclusive<u16>]) -> String {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
-use super::{Dialer, Failure, attempt};
+use super::{Dialer, Failure, Interim, attempt};
 use config::CheckKind;
 
 pub(super) const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -81,13 +81,15 @@ pub(super) async fn nobody() -> u16 {
 /// Runs one attempt against 127.0.0.1. An attempt that takes ten seconds counts as endless, and the
 /// function panics.
 pub(super) async fn ask(kind: &CheckKind) -> Result<(), Failure> {
-    let attempt = attempt(kind, HERE, &Dialer::Direct);
-    tokio::time::timeout(Duration::from_secs(10), attempt).await.expect("the attempt ends")
+    let interim = Interim::default();
+    let attempt = attempt(kind, HERE, &Dialer::Direct, &interim);
+    tokio::time::timeout(Duration::from_secs(10), attempt).await.expect("the attempt ends").map(drop)
 }
 
 /// Returns `true` if an attempt is still waiting after 200 ms.
 pub(super) async fn waits(kind: &CheckKind) -> bool {
-    let attempt = attempt(kind, HERE, &Dialer::Direct);
+    let interim = Interim::default();
+    let attempt = attempt(kind, HERE, &Dialer::Direct, &interim);
     tokio::time::timeout(Duration::from_millis(200), attempt).await.is_err()
 }
 

@@ -15,27 +15,52 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::header::{CONNECTION, HOST, USER_AGENT};
+use hyper::header::{CONNECTION, HOST, HeaderValue, USER_AGENT};
 use hyper::{Error, Request};
 use hyper_util::rt::TokioIo;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 
 use super::tls::{self, Inside};
-use super::{Dialer, Failure};
+use super::{Dialer, Failure, Interim};
 use config::HttpCheck;
 
 /// Sends one request.
-pub(super) async fn attempt(check: &HttpCheck, address: IpAddr, dialer: &Dialer) -> Result<(), Failure> {
+pub(super) async fn attempt(
+    check: &HttpCheck,
+    address: IpAddr,
+    dialer: &Dialer,
+    interim: &Interim,
+) -> Result<(), Failure> {
     let peer = SocketAddr::new(address, check.port);
-    let request = request(check, peer)?;
+    let mut request = request(check, peer)?;
     let stream = dialer.tcp(peer).await.map_err(|error| Failure::from(&error))?;
+    let segment = if check.probe_mtu { Some(pad(&mut request, &stream)?) } else { None };
+    let padded = || segment.into_iter().for_each(|segment| interim.set(Err(Failure::FullSize(segment))));
     match &check.tls {
-        None => exchange(stream, request, check).await,
+        None => {
+            padded();
+            exchange(stream, request, check).await
+        }
         Some(tls) => {
             let stream = tls::handshake(stream, tls, Inside::Http1, check.host.as_deref(), address).await?;
+            padded();
             exchange(stream, request, check).await
         }
     }
+}
+
+/// Adds headers to the request until it is longer than a TCP segment, so that its first packet has
+/// the full size that the path should carry. Returns the length of a segment in bytes.
+fn pad(request: &mut Request<Empty<Bytes>>, stream: &TcpStream) -> Result<u32, Failure> {
+    // Otherwise the rest of the request would wait for the acknowledgement of the first packet.
+    stream.set_nodelay(true).map_err(|error| Failure::from(&error))?;
+    let segment = SockRef::from(stream).tcp_mss().map_err(|error| Failure::from(&error))?;
+    for _ in 0..segment.div_ceil(PADDING_BYTES) {
+        request.headers_mut().append("x-padding", HeaderValue::from_static(PADDING));
+    }
+    Ok(segment)
 }
 
 fn request(check: &HttpCheck, peer: SocketAddr) -> Result<Request<Empty<Bytes>>, Failure> {
@@ -151,6 +176,12 @@ fn failure(error: Error) -> Failure {
     Failure::of_library(own.unwrap_or(&error), "HTTP/1.1")
 }
 
+/// Servers limit the length of a header, so several headers are added.
+const PADDING: &str = match std::str::from_utf8(&[b'0'; PADDING_BYTES as usize]) {
+    Ok(text) => text,
+    Err(_) => "",
+};
+const PADDING_BYTES: u32 = 1_000;
 const MAX_HEADER_BYTES: usize = 16 << 10;
 const MAX_HEADERS: usize = 100;
 const MAX_BODY_BYTES: usize = 64 << 10;

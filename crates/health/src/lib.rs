@@ -1,5 +1,5 @@
-//! Health checks of backends, for TCP, HTTP, gRPC, DNS, memcached and NTP. Checks are sent directly
-//! or through the tunnel of a load balancer.
+//! Health checks of backends, for TCP, UDP, HTTP, gRPC, DNS, memcached, NTP and agents. Checks
+//! are sent directly or through the tunnel of a load balancer.
 //!
 //! The program passes the targets ([`Watched`]) and the memcached servers to flush ([`Flush`]). The
 //! crate returns state changes and results ([`Event`]), and reports for operators
@@ -12,15 +12,18 @@
 //!
 //! ```
 //! use config::{CheckKind, TcpCheck};
-//! use health::{Dialer, Failure, attempt};
+//! use health::{Dialer, Failure, Interim, Pass, attempt};
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
 //! let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
 //! let address = listener.local_addr().unwrap();
-//! let check = CheckKind::Tcp(TcpCheck { port: address.port() });
-//! assert_eq!(attempt(&check, address.ip(), &Dialer::Direct).await, Ok(()));
+//! let check = CheckKind::Tcp(TcpCheck { port: address.port(), send: None, expect: None });
+//! let interim = Interim::default();
+//! let result = attempt(&check, address.ip(), &Dialer::Direct, &interim).await;
+//! assert_eq!(result, Ok(Pass::Answered));
 //! drop(listener);
-//! assert_eq!(attempt(&check, address.ip(), &Dialer::Direct).await, Err(Failure::Refused));
+//! let result = attempt(&check, address.ip(), &Dialer::Direct, &interim).await;
+//! assert_eq!(result, Err(Failure::Refused));
 //! # });
 //! ```
 
@@ -28,11 +31,13 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+mod agent;
 mod attempt;
 mod check_hops;
 mod dial;
 mod dns;
 mod engine;
+mod exchange;
 mod failure;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -42,6 +47,7 @@ mod hostile;
 mod http;
 mod memcached;
 mod ntp;
+mod outcome;
 mod tls;
 mod tunnel;
 
@@ -54,6 +60,7 @@ pub use self::engine::{
 };
 pub use self::failure::Failure;
 pub use self::memcached::flush;
+pub use self::outcome::{Advice, Interim, Pass};
 pub use self::tunnel::{
     Tunnel, TunnelCounts, TunnelDialer, TunnelError, TunnelNumbers, TunnelSetup, remove_leftovers,
 };

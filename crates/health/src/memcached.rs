@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::dial::receive;
 use super::failure::quote;
 use super::{Dialer, Failure};
 use config::{MemcachedCheck, Transport};
@@ -51,7 +52,7 @@ async fn over_udp(command: &Command, peer: SocketAddr, dialer: &Dialer) -> Resul
     socket.send(&[&frame, command.line].concat()).await.map_err(|error| Failure::from(&error))?;
     let mut buffer = [0; LONGEST_LINE];
     loop {
-        let length = socket.recv(&mut buffer).await.map_err(|error| Failure::from(&error))?;
+        let length = receive(&socket, &mut buffer).await?;
         let answer = buffer.get(..length).unwrap_or_default();
         if let Some(line) = answer.strip_prefix(&frame[..]) {
             return command.judge(line).unwrap_or_else(|| Err(command.other(line)));

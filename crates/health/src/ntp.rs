@@ -8,6 +8,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::dial::receive;
 use super::{Dialer, Failure};
 use config::NtpCheck;
 
@@ -21,7 +22,7 @@ pub(super) async fn attempt(check: &NtpCheck, address: IpAddr, dialer: &Dialer) 
     // The buffer has no space for extension fields, because the request does not use them.
     let mut buffer = [0; HEADER_BYTES];
     loop {
-        let length = socket.recv(&mut buffer).await.map_err(|error| Failure::from(&error))?;
+        let length = receive(&socket, &mut buffer).await?;
         let answer = buffer.get(..length).unwrap_or_default();
         if let Some(health_state) = judge(answer, stamp, check.max_stratum) {
             return health_state;

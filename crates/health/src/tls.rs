@@ -1,7 +1,9 @@
 //! TLS connections to backends.
 //!
 //! The root certificates of the system are not used, because backends have private names. If a
-//! check has no CA, the certificate of the server is not verified.
+//! check has no CA, neither the certificate of the server nor the signatures of the handshake are
+//! verified, because a server with a false certificate could sign too. Such a check therefore
+//! accepts certificates that the TLS library cannot read.
 //!
 //! Each attempt performs a full handshake, because a resumed session would pass even after the
 //! certificate has expired.
@@ -9,19 +11,21 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::client::{Resumption, WantsClientCert};
+use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme, version};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{
+    ClientConfig, ConfigBuilder, DigitallySignedStruct, Error, RootCertStore, SignatureScheme, version,
+};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::failure::tls_words;
 use super::{Failure, lock};
-use config::Tls;
+use config::{ClientCertificate, Tls};
 
 /// The protocol inside TLS, for ALPN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +77,7 @@ fn without_port(host: &str) -> &str {
 /// Returns the TLS settings of a check. The settings are cached, because reading a bundle of 140
 /// certificates takes 2 ms.
 fn settings(tls: &Tls, inside: Inside) -> Result<Arc<ClientConfig>, Failure> {
-    let key = Known { ca: tls.ca.clone(), verify: tls.verify, inside };
+    let key = Known { ca: tls.ca.clone(), verify: tls.verify, client: tls.client.clone(), inside };
     let mut known = lock(&KNOWN);
     if let Some((_, config)) = known.iter().find(|(other, _)| other.is(&key)) {
         return Ok(Arc::clone(config));
@@ -88,15 +92,19 @@ fn settings(tls: &Tls, inside: Inside) -> Result<Arc<ClientConfig>, Failure> {
 
 fn build(tls: &Tls, inside: Inside) -> Result<ClientConfig, Failure> {
     let failed = |error: Error| Failure::Tls(tls_words(&error).into());
-    let provider = Arc::new(ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_protocol_versions(&[&version::TLS13, &version::TLS12])
         .map_err(failed)?;
-    let mut config = if tls.verify {
-        builder.with_root_certificates(roots(tls.ca.as_deref().unwrap_or_default())?).with_no_client_auth()
+    let config = if tls.verify {
+        builder.with_root_certificates(roots(tls.ca.as_deref().unwrap_or_default())?)
     } else {
-        let anyone = Arc::new(Anyone(provider));
-        builder.dangerous().with_custom_certificate_verifier(anyone).with_no_client_auth()
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone))
+    };
+    let mut config = match &tls.client {
+        None => config.with_no_client_auth(),
+        Some(client) => authenticated(config, client).map_err(|why| {
+            Failure::Local(format!("cannot use certificate_file with key_file ({why})").into())
+        })?,
     };
     config.resumption = Resumption::disabled();
     config.alpn_protocols = vec![match inside {
@@ -104,6 +112,18 @@ fn build(tls: &Tls, inside: Inside) -> Result<ClientConfig, Failure> {
         Inside::Http2 => b"h2".to_vec(),
     }];
     Ok(config)
+}
+
+fn authenticated(
+    builder: ConfigBuilder<ClientConfig, WantsClientCert>,
+    client: &ClientCertificate,
+) -> Result<ClientConfig, String> {
+    let certificates = CertificateDer::pem_slice_iter(client.certificates.as_bytes());
+    let certificates: Result<Vec<_>, _> = certificates.collect();
+    let certificates = certificates.map_err(|error| error.to_string())?;
+    let key = PrivateKeyDer::from_pem_slice(client.key.pem().as_bytes());
+    let key = key.map_err(|_| "key_file has no private key")?;
+    builder.with_client_auth_cert(certificates, key).map_err(|error| tls_words(&error))
 }
 
 fn roots(pem: &str) -> Result<RootCertStore, Failure> {
@@ -125,6 +145,7 @@ fn roots(pem: &str) -> Result<RootCertStore, Failure> {
 struct Known {
     ca: Option<Arc<str>>,
     verify: bool,
+    client: Option<ClientCertificate>,
     inside: Inside,
 }
 
@@ -137,14 +158,13 @@ impl Known {
             (None, None) => true,
             _ => false,
         };
-        same && self.verify == other.verify && self.inside == other.inside
+        same && self.verify == other.verify && self.client == other.client && self.inside == other.inside
     }
 }
 
-/// The certificate verifier for `verify = false`. This verifier accepts any certificate, and checks
-/// only the handshake signatures.
+/// The verifier for `verify = false`, which accepts any certificate and any signature.
 #[derive(Debug)]
-struct Anyone(Arc<CryptoProvider>);
+struct Anyone;
 
 impl ServerCertVerifier for Anyone {
     fn verify_server_cert(
@@ -160,27 +180,44 @@ impl ServerCertVerifier for Anyone {
 
     fn verify_tls12_signature(
         &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+        Ok(HandshakeSignatureValid::assertion())
     }
 
     fn verify_tls13_signature(
         &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+        Ok(HandshakeSignatureValid::assertion())
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        ANY_SCHEME.to_vec()
     }
 }
 
+/// The signature schemes that a client offers with `verify = false`. The library itself supports
+/// neither P-521, Ed448 nor SHA-1.
+const ANY_SCHEME: [SignatureScheme; 13] = [
+    SignatureScheme::ECDSA_NISTP256_SHA256,
+    SignatureScheme::ECDSA_NISTP384_SHA384,
+    SignatureScheme::ECDSA_NISTP521_SHA512,
+    SignatureScheme::ED25519,
+    SignatureScheme::ED448,
+    SignatureScheme::RSA_PSS_SHA256,
+    SignatureScheme::RSA_PSS_SHA384,
+    SignatureScheme::RSA_PSS_SHA512,
+    SignatureScheme::RSA_PKCS1_SHA256,
+    SignatureScheme::RSA_PKCS1_SHA384,
+    SignatureScheme::RSA_PKCS1_SHA512,
+    SignatureScheme::RSA_PKCS1_SHA1,
+    SignatureScheme::ECDSA_SHA1_Legacy,
+];
 static KNOWN: Mutex<Vec<(Known, Arc<ClientConfig>)>> = Mutex::new(Vec::new());
 const MOST_KNOWN: usize = 64;
 

@@ -28,6 +28,7 @@ use rtnetlink::packet_route::AddressFamily;
 use tokio::task::JoinHandle;
 
 pub use dialer::TunnelDialer;
+pub(crate) use dialer::report_icmp_errors;
 use ports::Ports;
 use pump::Pump;
 use routes::Routes;

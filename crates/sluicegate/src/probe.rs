@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use config::{format_duration, load_without_secrets, parse_duration};
-use health::{Dialer, Failure, attempt};
+use config::{ClientCertificate, PrivateKey, format_duration, load_without_secrets, parse_duration};
+use health::{Dialer, Failure, Interim, attempt};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, sleep, sleep_until, timeout};
 
@@ -36,10 +36,12 @@ use admin_client::{EndSignals, errln, usage, verdict};
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP, override_usage = USAGES)]
 pub(crate) struct Arguments {
-    /// Probe these URLs: tcp://ADDRESS:PORT, http://ADDRESS/PATH, https://…,
+    /// Probe these URLs: tcp://ADDRESS:PORT, tcp://ADDRESS:PORT?send=TEXT&expect=TEXT,
+    /// udp://ADDRESS:PORT?send=TEXT&expect=TEXT, http://ADDRESS/PATH, https://…,
     /// grpc://ADDRESS:PORT/SERVICE, grpcs://…, dns://ADDRESS/NAME?type=AAAA, memcached://ADDRESS,
-    /// memcached+udp://ADDRESS, ntp://ADDRESS. ADDRESS is an IP address; put IPv6 addresses in
-    /// brackets
+    /// memcached+udp://ADDRESS, ntp://ADDRESS, agent://ADDRESS:PORT. ADDRESS is an IP address; put
+    /// IPv6 addresses in brackets. TEXT is percent-encoded; the other keys of the query are
+    /// send_hex, expect_hex and expect_regex
     #[arg(value_name = "URL", required_unless_present = "config")]
     targets: Vec<Url>,
     /// Probe the VIPs of this configuration: open a connection to each TCP port (for a range, to
@@ -73,6 +75,12 @@ pub(crate) struct Arguments {
     /// Accept all TLS certificates without verification
     #[arg(long)]
     insecure: bool,
+    /// Present the client certificate in this PEM file to https and grpcs targets
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// Use the private key in this PEM file for --cert
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
     /// Send this Host header to the http and https targets of the command line; certificates must
     /// be valid for this name
     #[arg(long, value_name = "NAME")]
@@ -103,11 +111,8 @@ fn targets(arguments: &Arguments) -> anyhow::Result<Vec<Target>> {
              --timeout"
         )));
     }
-    let read = |file: &PathBuf| {
-        std::fs::read_to_string(file).with_context(|| format!("cannot read --ca {}", file.display()))
-    };
-    let ca = arguments.ca.as_ref().map(read).transpose()?;
-    let trust = Trust::new(ca, arguments.insecure);
+    let ca = arguments.ca.as_ref().map(|file| read("--ca", file)).transpose()?;
+    let trust = Trust::new(ca, arguments.insecure).with_client(client_certificate(arguments)?);
     let mut targets = match &arguments.config {
         Some(file) => of_file(file, &trust)?,
         None => Vec::new(),
@@ -125,6 +130,18 @@ fn targets(arguments: &Arguments) -> anyhow::Result<Vec<Target>> {
             "{many} targets exceed the maximum of {MOST_TARGETS}, since each needs a file descriptor and 30 metric series"
         ))),
     }
+}
+
+fn read(option: &str, file: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(file).with_context(|| format!("cannot read {option} {}", file.display()))
+}
+
+fn client_certificate(arguments: &Arguments) -> anyhow::Result<Option<ClientCertificate>> {
+    let (Some(cert), Some(key)) = (&arguments.cert, &arguments.key) else { return Ok(None) };
+    let certificates = read("--cert", cert)?.into();
+    let parsed = PrivateKey::parse(&read("--key", key)?);
+    let key = parsed.with_context(|| format!("--key {} has no private key in PEM", key.display()))?;
+    Ok(Some(ClientCertificate { certificates, key }))
 }
 
 fn of_file(file: &Path, trust: &Trust) -> anyhow::Result<Vec<Target>> {
@@ -228,9 +245,10 @@ async fn attempts(
     while left != Some(0) {
         ticks.tick().await;
         let started = Instant::now();
-        let asked = attempt(&target.kind, target.address, &Dialer::Direct);
-        let verdict = timeout(pace.timeout, asked).await.unwrap_or(Err(Failure::NoAnswer));
-        let verdict = verdict.map(|()| started.elapsed());
+        let interim = Interim::default();
+        let asked = attempt(&target.kind, target.address, &Dialer::Direct, &interim);
+        let verdict = timeout(pace.timeout, asked).await.unwrap_or_else(|_| interim.expired());
+        let verdict = verdict.map(|_| started.elapsed());
         if outcomes.send(Outcome { target: number, verdict }).await.is_err() {
             return;
         }

@@ -14,6 +14,7 @@ mod configuration;
 mod counting;
 mod first_generation;
 mod forwarding;
+mod health_events;
 mod health_tunnel;
 mod hot_keys;
 mod lifecycle;
@@ -298,6 +299,9 @@ impl Daemon {
     fn take_event(&mut self, event: Event) {
         if let Event::Flushed(outcomes) = &event {
             self.take_flushed(outcomes);
+        }
+        if let Event::Advised(advised) = &event {
+            self.take_advice(advised);
         }
         if let Event::Hops(changed) = event {
             return self.take_failing_hops(changed);

@@ -193,6 +193,8 @@ pub enum Why {
     SlowStart,
     /// The configured weight is 0.
     NoWeight,
+    /// The agent check. The agent drains the backend, or wants another weight.
+    Agent,
     /// The setting `kv.rejoin` of the keyed pool. The server is flushed before it serves again.
     Rejoin,
 }

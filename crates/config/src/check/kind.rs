@@ -1,8 +1,8 @@
 //! The kinds of health checks, each with its request and the expected reply.
 //!
-//! This module reads the tables `tcp`, `http`, `https`, `grpc`, `dns`, `memcached` and `ntp`. The
-//! crate `health` sends the requests. The parent module `check` reads intervals and timeouts, and
-//! `tls` reads the TLS settings.
+//! This module reads the tables `http`, `https`, `grpc`, `dns`, `memcached` and `ntp`. The crate
+//! `health` sends the requests. The parent module `check` reads intervals and timeouts, `exchange`
+//! reads the tables `tcp` and `udp`, and `tls` reads the TLS settings.
 //!
 //! References: RFC 9110 §5.5, §5.6.2, §9.1 and §15 for HTTP; RFC 1035 §2.3.4 for names; RFC 5905
 //! §7.3 for strata.
@@ -15,6 +15,8 @@ use config_text::{Expected, Node, Section};
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
+use super::agent::{AgentCheck, read_agent};
+use super::exchange::{TcpCheck, UdpCheck, read_tcp, read_udp, required_port};
 use super::tls::Tls;
 use crate::canonical;
 use crate::pem::Outside;
@@ -23,8 +25,10 @@ use crate::ports::{Protocol, read_ranges};
 /// The kind of a check, with its request and the expected reply.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CheckKind {
-    /// Opens a TCP connection.
+    /// Opens a TCP connection, and can send bytes and match the response.
     Tcp(TcpCheck),
+    /// Sends a UDP datagram, and can match the response.
+    Udp(UdpCheck),
     /// Sends an HTTP request, over TLS for HTTPS. The response must have an accepted status.
     Http(HttpCheck),
     /// Sends a request of the gRPC health protocol v1. The reply must be SERVING.
@@ -35,6 +39,8 @@ pub enum CheckKind {
     Memcached(MemcachedCheck),
     /// Sends an NTP request. The server must be synchronized.
     Ntp(NtpCheck),
+    /// Asks an agent on the backend for the state and the weight of the backend.
+    Agent(AgentCheck),
 }
 
 impl CheckKind {
@@ -42,12 +48,14 @@ impl CheckKind {
     pub fn word(&self) -> &'static str {
         match self {
             Self::Tcp(_) => "tcp",
+            Self::Udp(_) => "udp",
             Self::Http(check) if check.tls.is_some() => "https",
             Self::Http(_) => "http",
             Self::Grpc(_) => "grpc",
             Self::Dns(_) => "dns",
             Self::Memcached(_) => "memcached",
             Self::Ntp(_) => "ntp",
+            Self::Agent(_) => "agent",
         }
     }
 
@@ -55,20 +63,29 @@ impl CheckKind {
     pub fn port(&self) -> u16 {
         match self {
             Self::Tcp(check) => check.port,
+            Self::Udp(check) => check.port,
             Self::Http(check) => check.port,
             Self::Grpc(check) => check.port,
             Self::Dns(check) => check.port,
             Self::Memcached(check) => check.port,
             Self::Ntp(check) => check.port,
+            Self::Agent(check) => check.port,
         }
+    }
+
+    /// Returns `true` if a probe passes when no response arrives.
+    pub fn passes_in_silence(&self) -> bool {
+        matches!(self, Self::Udp(check) if check.expect.is_none())
     }
 
     /// Returns the transport protocol of the probe.
     pub fn protocol(&self) -> Protocol {
         match self {
-            Self::Dns(_) | Self::Ntp(_) => Protocol::Udp,
+            Self::Udp(_) | Self::Dns(_) | Self::Ntp(_) => Protocol::Udp,
             Self::Memcached(check) if check.transport == Transport::Udp => Protocol::Udp,
-            Self::Tcp(_) | Self::Http(_) | Self::Grpc(_) | Self::Memcached(_) => Protocol::Tcp,
+            Self::Tcp(_) | Self::Http(_) | Self::Grpc(_) | Self::Memcached(_) | Self::Agent(_) => {
+                Protocol::Tcp
+            }
         }
     }
 
@@ -77,7 +94,12 @@ impl CheckKind {
         match self {
             Self::Http(http) => http.tls.as_ref(),
             Self::Grpc(grpc) => grpc.tls.as_ref(),
-            Self::Tcp(_) | Self::Dns(_) | Self::Memcached(_) | Self::Ntp(_) => None,
+            Self::Tcp(_)
+            | Self::Udp(_)
+            | Self::Dns(_)
+            | Self::Memcached(_)
+            | Self::Ntp(_)
+            | Self::Agent(_) => None,
         }
     }
 }
@@ -89,25 +111,20 @@ impl Serialize for CheckKind {
         let mut map = to.serialize_map(Some(1))?;
         match self {
             Self::Tcp(check) => map.serialize_entry(self.word(), check),
+            Self::Udp(check) => map.serialize_entry(self.word(), check),
             Self::Http(check) => map.serialize_entry(self.word(), check),
             Self::Grpc(check) => map.serialize_entry(self.word(), check),
             Self::Dns(check) => map.serialize_entry(self.word(), check),
             Self::Memcached(check) => map.serialize_entry(self.word(), check),
             Self::Ntp(check) => map.serialize_entry(self.word(), check),
+            Self::Agent(check) => map.serialize_entry(self.word(), check),
         }?;
         map.end()
     }
 }
 
-/// A TCP check: `tcp = { port }`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct TcpCheck {
-    /// The port to connect to. Required.
-    pub port: u16,
-}
-
-/// An HTTP check: `http = { port, method, path, host, headers, status, body_contains }`. The table
-/// `https` also has the keys of [`Tls`].
+/// An HTTP check: `http = { port, method, path, host, headers, status, body_contains,
+/// probe_mtu }`. The table `https` also has the keys of [`Tls`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct HttpCheck {
     /// The port. Default: 80; 443 for `https`.
@@ -130,6 +147,8 @@ pub struct HttpCheck {
     pub status: Vec<RangeInclusive<u16>>,
     /// A string that must occur in the first 64 KiB of the body. Default: none.
     pub body_contains: Option<Arc<str>>,
+    /// `true` if the request is padded to at least one packet of full size. Default: `false`.
+    pub probe_mtu: bool,
 }
 
 /// A gRPC check: `grpc = { port, service, tls }`. With `tls = true` the table also has the keys of
@@ -235,12 +254,6 @@ pub(super) fn read(section: &mut Section<'_>, outside: &Outside<'_>) -> Option<C
     kinds.pop().flatten()
 }
 
-fn read_tcp(mut section: Section<'_>) -> Option<TcpCheck> {
-    let port = required_port(&mut section);
-    section.finish();
-    Some(TcpCheck { port: port? })
-}
-
 fn read_memcached(mut section: Section<'_>) -> MemcachedCheck {
     let port = section.or("port", 11_211, |node| node.number(1..=u16::MAX));
     let words = [("tcp", Transport::Tcp), ("udp", Transport::Udp)];
@@ -254,10 +267,6 @@ fn read_ntp(mut section: Section<'_>) -> NtpCheck {
     let max_stratum = section.or("max_stratum", 15, |node| node.number(1..=15));
     section.finish();
     NtpCheck { port, max_stratum }
-}
-
-fn required_port(section: &mut Section<'_>) -> Option<u16> {
-    section.required("port", "a port from 1 to 65535").and_then(|node| node.number(1..=u16::MAX))
 }
 
 /// Reads an HTTP or HTTPS check. `outside` is `Some` for HTTPS only.
@@ -274,6 +283,7 @@ fn read_http(mut section: Section<'_>, outside: Option<&Outside<'_>>) -> Option<
         section.optional("status").and_then(|node| read_ranges(&node, 100..=599, STATUS, STATUS_CODE));
     let body = section.optional("body_contains");
     let body_contains = body.as_ref().and_then(|node| text(node, BODY, is_body));
+    let probe_mtu = section.or("probe_mtu", false, |node| node.boolean());
     section.finish();
     if let (Some(node), "HEAD") = (body, &*method) {
         node.refuse(("`body_contains` needs a method other than HEAD", "a response to HEAD has no body"));
@@ -283,7 +293,7 @@ fn read_http(mut section: Section<'_>, outside: Option<&Outside<'_>>) -> Option<
         None => None,
     };
     let status = status.map_or_else(|| vec![200..=299], joined);
-    Some(HttpCheck { port, tls, method, path, host, headers, status, body_contains })
+    Some(HttpCheck { port, tls, method, path, host, headers, status, body_contains, probe_mtu })
 }
 
 fn read_headers(section: Section<'_>) -> Vec<(Arc<str>, Arc<str>)> {
@@ -400,14 +410,16 @@ fn is_service(text: &str) -> bool {
 /// A function that reads the table of a single kind of check.
 type Read = fn(Section<'_>, &Outside<'_>) -> Option<CheckKind>;
 
-const KINDS: [(&str, Read); 7] = [
+const KINDS: [(&str, Read); 9] = [
     ("tcp", |section, _| read_tcp(section).map(CheckKind::Tcp)),
+    ("udp", |section, _| read_udp(section).map(CheckKind::Udp)),
     ("http", |section, _| read_http(section, None).map(CheckKind::Http)),
     ("https", |section, outside| read_http(section, Some(outside)).map(CheckKind::Http)),
     ("grpc", |section, outside| read_grpc(section, outside).map(CheckKind::Grpc)),
     ("dns", |section, _| read_dns(section).map(CheckKind::Dns)),
     ("memcached", |section, _| Some(CheckKind::Memcached(read_memcached(section)))),
     ("ntp", |section, _| Some(CheckKind::Ntp(read_ntp(section)))),
+    ("agent", |section, _| read_agent(section).map(CheckKind::Agent)),
 ];
 /// Headers that a configuration must not set, with the reason. Some of these headers are set by the
 /// check itself, and others contain secrets.

@@ -1,6 +1,6 @@
-//! Reads the keys `server_name`, `ca_file` and `verify` of `https` and `grpc` checks. Verification
-//! needs a CA file, because backends usually have certificates from a private CA, and the system's
-//! root certificates are not used.
+//! Reads the TLS keys of `https` and `grpc` checks: `server_name`, `ca_file`, `verify`,
+//! `certificate_file` and `key_file`. Verification needs a CA file, because backends usually have
+//! certificates from a private CA, and the system's root certificates are not used.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use config_text::{Expected, Node, Section};
 use serde::Serialize;
 
 use crate::canonical;
-use crate::pem::Outside;
+use crate::pem::{Outside, PrivateKey};
 
 /// The TLS settings of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -20,14 +20,29 @@ pub struct Tls {
     pub ca: Option<Arc<str>>,
     /// `true` if the server's certificate is verified. Default: `true`.
     pub verify: bool,
+    /// The certificate that the check presents to the server. Default: none.
+    #[serde(flatten)]
+    pub client: Option<ClientCertificate>,
+}
+
+/// A client certificate with its private key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct ClientCertificate {
+    /// The certificate and its intermediate certificates, in PEM.
+    #[serde(rename = "certificate_file", serialize_with = "canonical::sealed")]
+    pub certificates: Arc<str>,
+    /// The private key.
+    #[serde(rename = "key_file")]
+    pub key: PrivateKey,
 }
 
 impl Tls {
-    /// Reads the keys `server_name`, `ca_file` and `verify`.
+    /// Reads the TLS keys.
     pub(super) fn read(section: &mut Section<'_>, outside: &Outside<'_>) -> Option<Self> {
         let server_name = section.optional("server_name").and_then(|node| read_server_name(&node));
         let verify = section.or("verify", true, |node| node.boolean());
         let ca_file = section.optional("ca_file");
+        let client = read_client(section, outside);
         if let Some(node) = ca_file.as_ref().filter(|_| !verify) {
             let message = "ca_file has no effect with verify = false";
             node.report.warning(&node.place, (message, "set verify = true, or remove ca_file"));
@@ -42,16 +57,35 @@ impl Tls {
             Some(node) => Some(outside.certificates(&node)?),
             None => None,
         };
-        Some(Self { server_name, ca, verify })
+        Some(Self { server_name, ca, verify, client: client? })
     }
 
-    /// Reports the keys `server_name`, `ca_file` and `verify` without `tls = true`, which they
-    /// require.
+    /// Reports TLS keys that are present, because they require `tls = true`.
     pub(super) fn refuse(section: &mut Section<'_>) {
-        for key in ["server_name", "verify", "ca_file"] {
+        for key in ["server_name", "verify", "ca_file", "certificate_file", "key_file"] {
             if let Some(node) = section.optional(key) {
                 node.needs("tls = true");
             }
+        }
+    }
+}
+
+/// Reads the client certificate. The outer value is `None` after an error, and the inner value is
+/// `None` if the check has no client certificate.
+fn read_client(section: &mut Section<'_>, outside: &Outside<'_>) -> Option<Option<ClientCertificate>> {
+    match (section.optional("certificate_file"), section.optional("key_file")) {
+        (None, None) => Some(None),
+        (Some(certificates), Some(key)) => {
+            let (certificates, key) = (outside.certificates(&certificates), outside.private_key(&key));
+            Some(Some(ClientCertificate { certificates: certificates?, key: key? }))
+        }
+        (Some(_), None) => {
+            section.lacks("key_file", "name the file with the private key of the certificate");
+            None
+        }
+        (None, Some(_)) => {
+            section.lacks("certificate_file", "name the file with the certificate of the key");
+            None
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of the configuration keys for each kind of health check.
 
-use super::checks::refused;
+use super::checks::{refused, the_check};
+use crate::CheckKind;
 
 #[test]
 fn http_checks_are_checked() {
@@ -121,7 +122,7 @@ fn http_checks_are_checked() {
             &[(
                 "http.verify",
                 "unknown key \"verify\" in [check.c.http]",
-                "known keys: body_contains, headers, host, method, path, port, status",
+                "known keys: body_contains, headers, host, method, path, port, probe_mtu, status",
             )],
         ),
     ]);
@@ -145,6 +146,26 @@ fn tls_keys_are_checked() {
                 "[check.c.grpc] verifies certificates, but has no \"ca_file\"",
                 "add ca_file = \"FILE\" with the CA of the backends (the roots of the system are not used), or verify = false",
             )],
+        ),
+        (
+            "https = { verify = false, certificate_file = \"x\" }",
+            &[(
+                "https.key_file",
+                "[check.c.https] needs a \"key_file\" key",
+                "name the file with the private key of the certificate",
+            )],
+        ),
+        (
+            "grpc = { port = 1, tls = true, verify = false, key_file = \"x\" }",
+            &[(
+                "grpc.certificate_file",
+                "[check.c.grpc] needs a \"certificate_file\" key",
+                "name the file with the certificate of the key",
+            )],
+        ),
+        (
+            "grpc = { port = 1, key_file = \"x\" }",
+            &[("grpc.key_file", "\"key_file\" needs tls = true", "remove \"key_file\"")],
         ),
         (
             "grpc = { port = 1, verify = false, ca_file = \"x\", server_name = \"x\" }",
@@ -284,4 +305,139 @@ fn ntp_keys_are_checked() {
             &[("ntp.stratum", "unknown key \"stratum\" in [check.c.ntp]", "known keys: max_stratum, port")],
         ),
     ]);
+}
+
+#[test]
+fn payloads_and_expectations_are_checked() {
+    let long = format!("udp = {{ port = 1, send_hex = \"{}\" }}", "00".repeat(1_025));
+    refused(&[
+        (
+            "tcp = { port = 1, send = \"\", expect_hex = \"0\" }",
+            &[
+                (
+                    "tcp.send",
+                    "\"send\" must be a text of 1 to 1024 bytes, got \"\"",
+                    "for example \"PING\\r\\n\"",
+                ),
+                (
+                    "tcp.expect_hex",
+                    "\"expect_hex\" must be 1 to 1024 bytes as pairs of hexadecimal digits, got \"0\"",
+                    "for example \"ff 00 1b\"",
+                ),
+            ],
+        ),
+        (
+            "tcp = { port = 1, send_hex = \"0g\", expect_regex = \"a(\" }",
+            &[
+                (
+                    "tcp.send_hex",
+                    "\"send_hex\" must be 1 to 1024 bytes as pairs of hexadecimal digits, got \"0g\"",
+                    "for example \"ff 00 1b\"",
+                ),
+                (
+                    "tcp.expect_regex",
+                    "invalid regular expression: unclosed group",
+                    "the syntax is that of the Rust crate regex, without Unicode classes",
+                ),
+            ],
+        ),
+        (
+            "tcp = { port = 1, send = \"x\", send_hex = \"00\", expect = \"x\", expect_regex = \"x\" }",
+            &[
+                ("tcp.send_hex", "\"send\" and \"send_hex\" exclude each other", "keep one of them"),
+                (
+                    "tcp.expect_regex",
+                    "\"expect\" and \"expect_regex\" exclude each other",
+                    "keep one of them",
+                ),
+            ],
+        ),
+        (
+            "tcp = { port = 1, send = \"x\" }",
+            &[(
+                "tcp",
+                "[check.c.tcp] sends a payload, but expects no response",
+                "add expect, expect_hex or expect_regex, or remove the payload",
+            )],
+        ),
+        (
+            "udp = { port = 1, expect = \"x\" }",
+            &[(
+                "udp.send",
+                "[check.c.udp] needs a \"send\" key",
+                "a UDP check sends a datagram: write its content as send or as send_hex",
+            )],
+        ),
+        (
+            "udp = { port = 1, send = \"x\", expect_regex = \"a.{100}b.{100}c\" }",
+            &[(
+                "udp.expect_regex",
+                "invalid regular expression: its automaton exceeds 4 MiB; use ^, or * instead of a counted repetition",
+                "the syntax is that of the Rust crate regex, without Unicode classes",
+            )],
+        ),
+        (&long.replace("0000\"", "00\""), &[]),
+        (
+            &long,
+            &[(
+                "udp.send_hex",
+                "\"send_hex\" must be 1 to 1024 bytes as pairs of hexadecimal digits, got \"000000000000000000000000000000000000000000000000000000000000\"... of 2050 bytes",
+                "for example \"ff 00 1b\"",
+            )],
+        ),
+    ]);
+}
+
+#[test]
+fn hex_digits_have_one_canonical_form() {
+    let check = the_check("udp = { port = 514, send_hex = \"FF 0a\", expect_regex = \"^a\" }");
+    let CheckKind::Udp(udp) = &check.kind else { panic!("{check:?}") };
+    assert_eq!((udp.port, udp.send.bytes()), (514, vec![0xff, 0x0a]));
+    let written = serde_json::to_value(&check.kind).unwrap();
+    assert_eq!(
+        written,
+        serde_json::json!({ "udp": { "port": 514, "send_hex": "ff0a", "expect_regex": "^a" } })
+    );
+    assert!(!check.kind.passes_in_silence());
+    assert!(the_check("udp = { port = 514, send = \"x\" }").kind.passes_in_silence());
+}
+
+/// The longest texts of different bytes need the largest automaton.
+#[test]
+fn longest_expected_bytes_are_accepted() {
+    let digits: String = (0..1_024_u32).map(|n| format!("{:02x}", (n * 167 + n / 256) % 256)).collect();
+    the_check(&format!("tcp = {{ port = 1, expect_hex = \"{digits}\" }}"));
+}
+
+#[test]
+fn agent_keys_are_checked() {
+    refused(&[
+        (
+            "agent = { port = 1, min_weight = \"0%\", max_weight = \"90%\" }",
+            &[
+                (
+                    "agent.min_weight",
+                    "\"min_weight\" must be a percentage between \"10%\" and \"100%\", got \"0%\"",
+                    "",
+                ),
+                (
+                    "agent.max_weight",
+                    "\"max_weight\" must be a percentage between \"100%\" and \"200%\", got \"90%\"",
+                    "",
+                ),
+            ],
+        ),
+        (
+            "agent = { port = 1, min_weight = \"15%\" }",
+            &[(
+                "agent.min_weight",
+                "\"min_weight\" must be a multiple of \"10%\", got \"15%\"",
+                "the weight changes in steps of 10%",
+            )],
+        ),
+    ]);
+    let check = the_check("agent = { port = 1 }");
+    let written = serde_json::to_value(&check.kind).unwrap();
+    let expected = serde_json::json!({ "port": 1, "min_weight": "10%", "max_weight": "100%" });
+    assert_eq!(written["agent"], expected);
 }

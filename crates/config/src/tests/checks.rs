@@ -12,7 +12,7 @@ use crate::{Check, CheckKind, DnsRecord, HttpCheck, Severity, Transport, Via};
 const VIP: &str = "[vip.v]\naddresses = [\"203.0.113.1\"]\nservices = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\n";
 
 /// Returns the check `c` with the given keys, which the only backend of the configuration uses.
-fn the_check(body: &str) -> Check {
+pub(super) fn the_check(body: &str) -> Check {
     let text = format!(
         "[check.c]\n{body}\n[pool.p]\nchecks = [\"c\"]\nbackends = [{{ name = \"b1\", address = \"198.18.0.1\" }}]\n{VIP}"
     );
@@ -62,6 +62,7 @@ fn every_kind_has_its_defaults() {
         headers: Vec::new(),
         status: vec![200..=299],
         body_contains: None,
+        probe_mtu: false,
     };
     assert_eq!(http, &plain);
     let check = the_check("https = { verify = false }");
@@ -181,7 +182,7 @@ fn a_check_is_of_one_kind() {
             &[(
                 "",
                 "[check.c] has no kind of check",
-                "add one of tcp, http, https, grpc, dns, memcached, ntp",
+                "add one of tcp, udp, http, https, grpc, dns, memcached, ntp, agent",
             )],
         ),
         (
@@ -190,7 +191,7 @@ fn a_check_is_of_one_kind() {
                 (
                     "",
                     "[check.c] has no kind of check",
-                    "add one of tcp, http, https, grpc, dns, memcached, ntp",
+                    "add one of tcp, udp, http, https, grpc, dns, memcached, ntp, agent",
                 ),
                 ("tpc", "unknown key \"tpc\" in [check.c]", "did you mean \"tcp\"?"),
             ],
@@ -222,7 +223,11 @@ fn a_check_is_of_one_kind() {
         ("tcp = { port = 65536 }", &[("tcp.port", "\"port\" must be between 1 and 65535, got 65536", "")]),
         (
             "tcp = { port = 1, path = \"/\" }",
-            &[("tcp.path", "unknown key \"path\" in [check.c.tcp]", "known keys: port")],
+            &[(
+                "tcp.path",
+                "unknown key \"path\" in [check.c.tcp]",
+                "known keys: expect, expect_hex, expect_regex, port, send, send_hex",
+            )],
         ),
     ]);
 }

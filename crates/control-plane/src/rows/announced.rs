@@ -30,7 +30,7 @@ impl Announcer {
         let rows = self.plan.rules.iter().flat_map(|(name, rules)| {
             let found = Family::ALL.map(|family| (family, routes.remove(&(&**name, family == Family::Ipv6))));
             let found = found.into_iter().filter_map(|(family, routes)| Some((Some(family), routes?)));
-            let mut found: Vec<(Option<Family>, Vec<(Prefix, &Route)>)> = found.collect();
+            let mut found: Vec<_> = found.collect();
             if found.is_empty() {
                 found.push((rules.family.map(shown_family), Vec::new()));
             }

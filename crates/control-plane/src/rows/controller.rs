@@ -134,7 +134,11 @@ impl Controller {
     }
 
     fn weight(&self, membership: &Membership) -> u32 {
-        self.runtime_state().weight(&membership.key, membership.own_weight, membership.own_weight)
+        let runtime_state = self.runtime_state();
+        let weight = runtime_state.weight(&membership.key, membership.own_weight, membership.own_weight);
+        let tenths = u32::from(runtime_state.tenths(&membership.key));
+        // A weight above 0 never appears as 0, because the backend then gets flows.
+        weight.saturating_mul(tenths).div_ceil(10)
     }
 
     fn why(&self, membership: &Membership, said: Override) -> Option<Why> {
@@ -144,11 +148,13 @@ impl Controller {
             (_, HealthState::Down | HealthState::Unknown) => Some(Why::Health),
             (Some(Mode::Drain), HealthState::Up) => Some(Why::Operator),
             (None, HealthState::Up) if self.runtime_state().flushing.contains(key) => Some(Why::Rejoin),
+            (None, HealthState::Up) if self.runtime_state().drains(key) => Some(Why::Agent),
             (None, HealthState::Up) if self.runtime_state().quarters.contains_key(key) => {
                 Some(Why::SlowStart)
             }
             (None, HealthState::Up) if said.weight.is_some() => Some(Why::Operator),
             (None, HealthState::Up) if membership.own_weight == 0 => Some(Why::NoWeight),
+            (None, HealthState::Up) if self.runtime_state().tenths(key) != 10 => Some(Why::Agent),
             (None, HealthState::Up) => None,
         }
     }

@@ -43,7 +43,13 @@ fn whole() -> Value {
     // A small table is built faster, and the test builds many tables.
     set(&mut tree, "cluster.table_size", "1009");
     set(&mut tree, "vip.edge-cache.remotes", "['fra2']");
-    set(&mut tree, "pool.cache.checks", "['cache', 'api', 'rpc', 'names', 'time']");
+    set(
+        &mut tree,
+        "pool.cache.checks",
+        "['cache', 'redis', 'ldap', 'smtp', 'echo', 'stun', 'sip', 'api', 'rpc', 'names', 'time']",
+    );
+    // Keyed pools cannot have agent checks.
+    set(&mut tree, "pool.web.checks", "['web', 'web-tcp', 'load', 'load-hex']");
     let peers = tree["bgp"]["peers"].as_array_mut().unwrap();
     let mut second = peers[0].clone();
     for (key, text) in
@@ -332,6 +338,8 @@ impl Folder {
             ("secrets/bgp.key", "s3cret", 0o600),
             ("secrets/admin.key", &pem("PRIVATE KEY", "YSBwcml2YXRlIGtleQ=="), 0o600),
             ("secrets/admin2.key", &pem("PRIVATE KEY", "YW5vdGhlcg=="), 0o600),
+            ("secrets/client.key", &pem("PRIVATE KEY", "Y2xpZW50"), 0o600),
+            ("client.pem", &pem("CERTIFICATE", "Y2xpZW50"), 0o644),
             ("admin.pem", &pem("CERTIFICATE", "YSBjZXJ0aWZpY2F0ZQ=="), 0o644),
             ("ca.pem", &pem("CERTIFICATE", "YSBjZXJ0aWZpY2F0ZQ=="), 0o644),
             ("same.pem", &pem("CERTIFICATE", "YSBjZXJ0aWZpY2F0ZQ=="), 0o644),

@@ -9,11 +9,11 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
 use super::super::hostile::{HERE, ask, nobody, serve, silent, words};
-use super::super::{Dialer, Failure};
+use super::super::{Dialer, Failure, Interim, Pass};
 use config::{CheckKind, HttpCheck, MemcachedCheck, TcpCheck, Transport};
 
 fn tcp(port: u16) -> CheckKind {
-    CheckKind::Tcp(TcpCheck { port })
+    CheckKind::Tcp(TcpCheck { port, send: None, expect: None })
 }
 
 #[tokio::test]
@@ -33,6 +33,7 @@ async fn a_port_that_nobody_listens_on_refuses() {
         headers: Vec::new(),
         status: vec![200..=299],
         body_contains: None,
+        probe_mtu: false,
     };
     for kind in [
         tcp(port),
@@ -58,7 +59,10 @@ async fn ipv6_is_dialled_as_ipv4_is() {
     let listener = TcpListener::bind("[::1]:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let here: IpAddr = "::1".parse().unwrap();
-    assert_eq!(super::attempt(&tcp(port), here, &Dialer::Direct).await, Ok(()));
+    assert_eq!(
+        super::attempt(&tcp(port), here, &Dialer::Direct, &Interim::default()).await,
+        Ok(Pass::Answered)
+    );
     let socket = Dialer::Direct.udp(SocketAddr::new(here, port)).await.unwrap();
     assert_eq!(socket.peer_addr().unwrap(), SocketAddr::new(here, port));
 }
@@ -76,6 +80,7 @@ fn an_error_of_the_socket_becomes_the_reason_that_it_is() {
         (libc_code::ENOBUFS, "local"),
         (libc_code::EADDRNOTAVAIL, "local"),
         (libc_code::EPERM, "local"),
+        (libc_code::EACCES, "local"),
     ];
     for (code, reason) in table {
         let failure = Failure::from(&io::Error::from_raw_os_error(code));
@@ -89,12 +94,14 @@ fn every_reason_is_in_the_list_and_every_message_has_words() {
     let all = [
         (Failure::NoAnswer, "no answer"),
         (Failure::Refused, "connection refused"),
+        (Failure::PortUnreachable, "ICMP port unreachable"),
         (Failure::Unreachable, "no route to the backend"),
         (Failure::Reset, "connection reset"),
         (Failure::Closed, "connection closed before the response was complete"),
         (Failure::Local("no port left".into()), "this machine could not send the check: no port left"),
         (Failure::Tls("x".into()), "TLS: x"),
         (Failure::Malformed("x".into()), "x"),
+        (Failure::Unexpected("x".into()), "x"),
         (
             Failure::Status { found: 503, wanted: vec![200..=299, 301..=301] },
             "status 503, expected 200-299, 301",
@@ -135,6 +142,7 @@ async fn a_dropped_attempt_resets_its_connection_at_once() {
 /// Error numbers of Linux.
 mod libc_code {
     pub(super) const EPERM: i32 = 1;
+    pub(super) const EACCES: i32 = 13;
     pub(super) const EMFILE: i32 = 24;
     pub(super) const EPIPE: i32 = 32;
     pub(super) const EADDRNOTAVAIL: i32 = 99;

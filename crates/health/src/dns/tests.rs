@@ -100,7 +100,7 @@ async fn ids_differ_from_attempt_to_attempt() {
 
 #[tokio::test]
 async fn a_port_without_a_server_refuses() {
-    assert_eq!(words(&kind(nobody().await, DnsRecord::A)).await, "connection refused");
+    assert_eq!(words(&kind(nobody().await, DnsRecord::A)).await, "ICMP port unreachable");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::flights::Ready;
 use super::record::Ability;
 use super::target::{Difference, Spec, TargetKey, TargetReport};
 use super::{Event, FailingHops, Flushed, StateChange};
-use crate::{HopNeighbour, lock};
+use crate::{Advice, HopNeighbour, lock};
 
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
@@ -39,6 +39,7 @@ struct Outbox {
     turned: BTreeMap<u32, StateChange>,
     abilities: HashMap<TargetKey, Option<String>>,
     failing_hops: HashMap<TargetKey, Vec<HopNeighbour>>,
+    advised: BTreeMap<u32, (TargetKey, Advice)>,
     flushed: BTreeMap<u64, Flushed>,
     local_failure: bool,
     /// The value of `local_failure` that the reader received last.
@@ -110,6 +111,12 @@ impl Exchange {
         self.news.notify_one();
     }
 
+    /// Publishes the advice of an agent.
+    pub(super) fn advise(&self, id: u32, key: TargetKey, advice: Advice) {
+        lock(&self.outbox).advised.insert(id, (key, advice));
+        self.news.notify_one();
+    }
+
     /// Publishes the result of an attempt to flush a server.
     pub(super) fn flushed(&self, flushed: Flushed) {
         lock(&self.outbox).flushed.insert(flushed.number, flushed);
@@ -121,9 +128,11 @@ impl Exchange {
         lock(&self.outbox).flushed.retain(|number, _| is_wanted(*number));
     }
 
-    /// Drops unread state changes of a target.
+    /// Drops unread state changes and advice of a target.
     pub(super) fn forget(&self, id: u32) {
-        lock(&self.outbox).turned.remove(&id);
+        let mut outbox = lock(&self.outbox);
+        outbox.turned.remove(&id);
+        outbox.advised.remove(&id);
     }
 
     /// Closes the queues when the thread ends.
@@ -142,6 +151,11 @@ impl Exchange {
         if outbox.local_failure != outbox.reported_failure {
             outbox.reported_failure = outbox.local_failure;
             return Ok(Some(Event::LocalFailure(outbox.local_failure)));
+        }
+        // Advice comes first, so that a backend comes up with the weight that its agent wants.
+        if !outbox.advised.is_empty() {
+            let advised = std::mem::take(&mut outbox.advised);
+            return Ok(Some(Event::Advised(advised.into_values().collect())));
         }
         if !outbox.turned.is_empty() {
             let turned = std::mem::take(&mut outbox.turned);

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::{Failure, lock};
+use crate::{Failure, Pass, lock};
 
-pub(super) type Attempt = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
+pub(super) type Attempt = Pin<Box<dyn Future<Output = Result<Pass, Failure>> + Send>>;
 
 /// The attempts, indexed by slot. Free slots are reused.
 pub(super) struct Flights {
@@ -95,7 +95,7 @@ impl Flights {
 
     /// Starts an attempt and polls it once. Returns its slot, or its result if it has already
     /// ended.
-    pub(super) fn start(&mut self, owner: u32, attempt: Attempt) -> Result<u32, Result<(), Failure>> {
+    pub(super) fn start(&mut self, owner: u32, attempt: Attempt) -> Result<u32, Result<Pass, Failure>> {
         let slot = self.free.pop().unwrap_or_else(|| self.grow());
         let entry = &mut self.slots[slot as usize];
         (entry.owner, entry.attempt) = (owner, Some(attempt));
@@ -107,7 +107,7 @@ impl Flights {
 
     /// Polls the attempt in `slot`. If the attempt has ended, returns the ID of its target and its
     /// result.
-    pub(super) fn poll(&mut self, slot: u32) -> Poll<(u32, Result<(), Failure>)> {
+    pub(super) fn poll(&mut self, slot: u32) -> Poll<(u32, Result<Pass, Failure>)> {
         let entry = &mut self.slots[slot as usize];
         // A late wake-up of an attempt that has ended can find an empty slot.
         let Some(attempt) = &mut entry.attempt else { return Poll::Pending };

@@ -35,6 +35,9 @@ pub(super) struct Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Pass,
+    /// The attempt passed without a response. The pass counts for the target, but does not show
+    /// that the network of this machine works.
+    Silent,
     Fail,
     /// This machine could not send the probe. Such a failure does not count as a failure of the
     /// backend, but contributes to the detection of a local failure.
@@ -198,6 +201,7 @@ impl HealthStates {
         }
         match outcome {
             Outcome::Pass => self.pass(id, out),
+            Outcome::Silent => self.pass_in_silence(id, out),
             Outcome::Fail | Outcome::Local => {
                 self.since.get_or_insert(now);
                 self.mark_failed(id);
@@ -241,6 +245,21 @@ impl HealthStates {
         self.end_local_failure(out);
         self.give_held(Some(id), out);
         self.end_silence();
+        self.count_pass(id, out);
+    }
+
+    fn pass_in_silence(&mut self, id: u32, out: &mut Changes) {
+        if self.local_failure {
+            return;
+        }
+        self.held.retain(|held| *held != id);
+        if let Some(target) = self.targets[id as usize].as_mut() {
+            target.held = false;
+        }
+        self.count_pass(id, out);
+    }
+
+    fn count_pass(&mut self, id: u32, out: &mut Changes) {
         let Some(target) = self.targets[id as usize].as_mut() else { return };
         target.fails = 0;
         target.passes = target.passes.saturating_add(1);

@@ -14,16 +14,18 @@ use std::time::{Duration, Instant};
 use config::Check;
 use futures_util::future::join_all;
 
-use crate::{CheckHop, Dialer, Failure, HopNeighbour, attempt, lock};
+use crate::{CheckHop, Dialer, Failure, HopNeighbour, Interim, Pass, attempt, lock};
 
 /// The result of an attempt through one hop, with its duration. `None` while the attempt runs.
-type HopResult = Option<(Result<(), Failure>, Duration)>;
+type HopResult = Option<(Result<Pass, Failure>, Duration)>;
 
 /// A running attempt through several hops.
 #[derive(Debug)]
 pub(super) struct HopFlight {
     hops: Arc<[CheckHop]>,
     results: Arc<Mutex<Vec<HopResult>>>,
+    /// What the attempt through each hop has found out so far.
+    interims: Vec<Interim>,
 }
 
 impl HopFlight {
@@ -33,28 +35,32 @@ impl HopFlight {
         dialers: Vec<Dialer>,
         check: Arc<Check>,
         address: IpAddr,
-    ) -> (Self, impl Future<Output = Result<(), Failure>> + Send + 'static) {
+    ) -> (Self, impl Future<Output = Result<Pass, Failure>> + Send + 'static) {
         let results = Arc::new(Mutex::new(vec![None; dialers.len()]));
+        let interims: Vec<Interim> = dialers.iter().map(|_| Interim::default()).collect();
+        let dialers: Vec<(Dialer, Interim)> = dialers.into_iter().zip(interims.clone()).collect();
         let (shared, started) = (Arc::clone(&results), Instant::now());
         let future = async move {
             let (kind, shared) = (&check.kind, &shared);
-            let one = |(place, dialer): (usize, Dialer)| async move {
-                let result = attempt(kind, address, &dialer).await;
+            let one = |(place, (dialer, interim)): (usize, (Dialer, Interim))| async move {
+                let result = attempt(kind, address, &dialer, &interim).await;
                 lock(shared)[place] = Some((result, started.elapsed()));
             };
             join_all(dialers.into_iter().enumerate().map(one)).await;
             // The caller takes the results from the flight, because it also needs those of an
             // attempt that has timed out.
-            Ok(())
+            Ok(Pass::Silent)
         };
-        (Self { hops, results }, future)
+        (Self { hops, results, interims }, future)
     }
 
     /// Ends the attempt. Hops without a result have timed out.
-    fn results(self) -> Vec<(HopNeighbour, Result<(), Failure>, Duration)> {
+    fn results(self) -> Vec<(HopNeighbour, Result<Pass, Failure>, Duration)> {
         let results = std::mem::take(&mut *lock(&self.results));
-        let timed_out = || (Err(Failure::NoAnswer), Duration::MAX);
-        let whole = results.into_iter().map(|result| result.unwrap_or_else(timed_out));
+        let whole = results
+            .into_iter()
+            .zip(&self.interims)
+            .map(|(result, interim)| result.unwrap_or_else(|| (interim.expired(), Duration::MAX)));
         self.hops.iter().zip(whole).map(|(hop, (result, took))| (hop.neighbour, result, took)).collect()
     }
 }
@@ -79,9 +85,12 @@ impl HopStates {
         flight: HopFlight,
         rise: u32,
         fall: u32,
-    ) -> (Result<(), Failure>, Option<Duration>) {
+    ) -> (Result<Pass, Failure>, Option<Duration>) {
         let results = flight.results();
-        let passed = results.iter().filter(|(_, result, _)| result.is_ok()).map(|(.., took)| *took).min();
+        // A response says more than silence, and the fastest response is reported.
+        let passes = results.iter().filter_map(|(_, result, took)| Some((result.as_ref().ok()?, *took)));
+        let passed = passes.min_by_key(|(pass, took)| (**pass == Pass::Silent, *took));
+        let passed = passed.map(|(pass, took)| (pass.clone(), took));
         let before = std::mem::take(&mut self.0);
         for (neighbour, result, _) in &results {
             let old = before.iter().find(|old| old.neighbour == *neighbour);
@@ -94,7 +103,7 @@ impl HopStates {
             self.0.push(state);
         }
         match passed {
-            Some(took) => (Ok(()), Some(took)),
+            Some((pass, took)) => (Ok(pass), (took < Duration::MAX).then_some(took)),
             None => {
                 let mut failures = results.into_iter().filter_map(|(_, result, _)| result.err());
                 let first = failures.next().unwrap_or(Failure::NoAnswer);
@@ -132,18 +141,24 @@ mod tests {
     const A: HopNeighbour = (2, IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2)));
     const B: HopNeighbour = (3, IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 4)));
 
-    fn flight(results: &[(HopNeighbour, Option<Result<(), Failure>>)]) -> HopFlight {
+    const PASS: Result<Pass, Failure> = Ok(Pass::Answered);
+
+    fn flight(results: &[(HopNeighbour, Option<Result<Pass, Failure>>)]) -> HopFlight {
         let next_hop = NextHop::plain(packet::Mac([2; 6]), packet::Mac([4; 6]));
         let hop = |(neighbour, _): &(_, _)| CheckHop {
             neighbour: *neighbour,
             next_hop: next_hop.clone(),
             mtu: 1500,
         };
-        let result = |(_, result): &(_, Option<Result<(), Failure>>)| {
+        let result = |(_, result): &(_, Option<Result<Pass, Failure>>)| {
             result.clone().map(|result| (result, Duration::from_millis(5)))
         };
         let results_ = results.iter().map(result).collect();
-        HopFlight { hops: results.iter().map(hop).collect(), results: Arc::new(Mutex::new(results_)) }
+        HopFlight {
+            hops: results.iter().map(hop).collect(),
+            results: Arc::new(Mutex::new(results_)),
+            interims: vec![Interim::default(); results.len()],
+        }
     }
 
     #[test]
@@ -151,14 +166,14 @@ mod tests {
         let mut states = HopStates::default();
         let took = Some(Duration::from_millis(5));
         for n in 1..=3 {
-            let found = states.take(flight(&[(A, Some(Ok(()))), (B, None)]), 2, 3);
-            assert_eq!(found, (Ok(()), took), "the backend is reachable through one hop");
+            let found = states.take(flight(&[(A, Some(PASS)), (B, None)]), 2, 3);
+            assert_eq!(found, (PASS, took), "the backend is reachable through one hop");
             assert_eq!(states.failing(), if n < 3 { vec![] } else { vec![B] }, "after {n} failures");
         }
         // A single pass does not count, because a failure follows.
         for (b, failing) in [(true, true), (false, true), (true, true), (true, false)] {
-            let b = b.then_some(Ok(()));
-            states.take(flight(&[(A, Some(Ok(()))), (B, b)]), 2, 3).0.unwrap();
+            let b = b.then_some(PASS);
+            states.take(flight(&[(A, Some(PASS)), (B, b)]), 2, 3).0.unwrap();
             assert_eq!(!states.failing().is_empty(), failing);
         }
     }
@@ -176,7 +191,7 @@ mod tests {
     #[test]
     fn local_failures_change_no_hop() {
         let (mut states, local) = (HopStates::default(), || Some(Err(Failure::Local("no port".into()))));
-        states.take(flight(&[(A, Some(Ok(()))), (B, local())]), 1, 1).0.unwrap();
+        states.take(flight(&[(A, Some(PASS)), (B, local())]), 1, 1).0.unwrap();
         assert_eq!(states.failing(), []);
         let (found, _) = states.take(flight(&[(A, local()), (B, Some(Err(Failure::Refused)))]), 1, 1);
         assert_eq!(found, Err(Failure::Refused));
@@ -185,9 +200,9 @@ mod tests {
     #[test]
     fn hop_that_left_the_route_is_forgotten() {
         let mut states = HopStates::default();
-        states.take(flight(&[(A, Some(Ok(()))), (B, None)]), 1, 1).0.unwrap();
+        states.take(flight(&[(A, Some(PASS)), (B, None)]), 1, 1).0.unwrap();
         assert_eq!(states.failing(), [B]);
-        states.take(flight(&[(A, Some(Ok(())))]), 1, 1).0.unwrap();
+        states.take(flight(&[(A, Some(PASS))]), 1, 1).0.unwrap();
         assert_eq!(states.failing(), []);
     }
 }

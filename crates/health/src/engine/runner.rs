@@ -11,10 +11,11 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Sleep;
 
+use super::damper::Damper;
 use super::exchange::Exchange;
 use super::flights::{Attempt, Flights};
 use super::health_states::{Changes, HealthStates, Outcome, Rules};
@@ -24,7 +25,7 @@ use super::record::{Ability, Record};
 use super::schedule::Schedule;
 use super::target::{HealthState, Spec, TargetKey, TargetReport, Watched};
 use super::{Dialing, StateChange};
-use crate::{CheckHops, Dialer, Failure, HopNeighbour, attempt};
+use crate::{CheckHops, Dialer, Failure, HopNeighbour, Interim, Pass, attempt};
 
 /// The state of the loop, which runs as one task.
 pub(super) struct Runner {
@@ -55,6 +56,9 @@ struct Target {
     spec: Arc<Spec>,
     dialer: Dialer,
     phase: Phase,
+    /// The result of the running attempt if it times out.
+    interim: Interim,
+    damper: Damper,
     record: Record,
     /// The running attempt, if it uses several hops.
     hop_flight: Option<HopFlight>,
@@ -171,6 +175,8 @@ impl Runner {
             spec,
             dialer,
             phase: Phase::Planned,
+            interim: Interim::default(),
+            damper: Damper::default(),
             record: Record::new(),
             hop_flight: None,
             hop_states: HopStates::default(),
@@ -229,6 +235,10 @@ impl Runner {
             let at = now + self.schedule.part_of(interval);
             self.schedule.set(id, at);
         }
+        // The advice was published under the old key.
+        if let Some(advice) = target.damper.published() {
+            self.exchange.advise(id, target.spec.watched.key.clone(), advice);
+        }
         let state = self.health_states.count(id).map(|count| count.state);
         let known = state.filter(|state| *state != HealthState::Unknown);
         self.changes.turned.extend(known.map(|state| (id, state)));
@@ -253,13 +263,15 @@ impl Runner {
         let due = self.schedule.take_due(now);
         for id in &due {
             let id = *id;
-            match self.targets[id as usize].as_ref().map(|target| target.phase) {
-                Some(Phase::Flying { slot, .. }) => {
+            let Some(target) = &self.targets[id as usize] else { continue };
+            match target.phase {
+                Phase::Flying { slot, .. } => {
+                    let result = target.interim.expired();
                     self.flights.end(slot);
-                    self.finish(id, Err(Failure::NoAnswer), now);
+                    self.finish(id, result, now);
                 }
-                Some(Phase::Planned) => self.enqueue(id),
-                Some(Phase::Waiting) | None => {}
+                Phase::Planned => self.enqueue(id),
+                Phase::Waiting => {}
             }
         }
         self.schedule.give_back(due);
@@ -288,6 +300,7 @@ impl Runner {
             }
             let timeout = target.spec.watched.key.check.timeout;
             let started = Instant::now();
+            target.interim.clear();
             let future = target.attempt(&self.hops, &self.dialing);
             // The phase is set before the first poll, because the attempt may end in that poll.
             target.phase = Phase::Flying { slot: u32::MAX, started, planned: now };
@@ -302,7 +315,7 @@ impl Runner {
         self.publish();
     }
 
-    fn finish(&mut self, id: u32, result: Result<(), Failure>, now: Duration) {
+    fn finish(&mut self, id: u32, result: Result<Pass, Failure>, now: Duration) {
         let Some(target) = self.targets[id as usize].as_mut() else { return };
         let Phase::Flying { started, planned, .. } = target.phase else { return };
         target.phase = Phase::Planned;
@@ -325,14 +338,22 @@ impl Runner {
             self.failing_hops.push((target.spec.watched.key.clone(), failing));
         }
         let outcome = match &result {
-            Ok(()) => Outcome::Pass,
+            Ok(Pass::Silent) => Outcome::Silent,
+            Ok(Pass::Answered | Pass::Agent(_)) => Outcome::Pass,
             Err(failure) if failure.is_local() => Outcome::Local,
             Err(_) => Outcome::Fail,
         };
-        let ability = target.record.note(result, took);
+        if let Ok(Pass::Agent(advice)) = &result {
+            let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let changed = target.damper.take(*advice, clock);
+            let key = &target.spec.watched.key;
+            changed.into_iter().for_each(|advice| self.exchange.advise(id, key.clone(), advice));
+        }
+        let passed = result.is_ok();
+        let ability = target.record.note(result.map(drop), took);
         self.abilities.extend(ability.map(|ability| (target.spec.watched.key.clone(), ability)));
         self.health_states.result(id, outcome, now, &mut self.changes);
-        let in_doubt = self.health_states.in_doubt(id, outcome == Outcome::Pass);
+        let in_doubt = self.health_states.in_doubt(id, passed);
         let check = &target.spec.watched.key.check;
         let pause = match (in_doubt, target.record.attempts) {
             (false, 1) => self.schedule.part_of(check.interval),
@@ -358,7 +379,11 @@ impl Runner {
             }
             self.confirmation.next = (self.confirmation.next + 1) % all;
             let id = self.confirmation.next;
-            let planned = self.targets[id as usize].as_ref().is_some_and(|t| t.phase == Phase::Planned);
+            // Only a response shows that the network of this machine works.
+            let can_answer = |t: &Target| !t.spec.watched.key.check.kind.passes_in_silence();
+            let planned = self.targets[id as usize]
+                .as_ref()
+                .is_some_and(|t| t.phase == Phase::Planned && can_answer(t));
             if planned && self.health_states.can_confirm(id) {
                 self.confirmation.started += 1;
                 self.schedule.cancel(id);
@@ -446,8 +471,8 @@ impl Target {
             return Box::pin(future);
         }
         self.hop_flight = None;
-        let dialer = self.dialer.clone();
-        Box::pin(async move { attempt(&spec.watched.key.check.kind, address, &dialer).await })
+        let (dialer, interim) = (self.dialer.clone(), self.interim.clone());
+        Box::pin(async move { attempt(&spec.watched.key.check.kind, address, &dialer, &interim).await })
     }
 }
 

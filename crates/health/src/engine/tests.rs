@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forwarder::SlotId;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpSocket;
 
 use super::*;
-use config::{Check, CheckKind, DnsCheck, DnsRecord, TcpCheck, Via};
+use config::{AgentCheck, Check, CheckKind, DnsCheck, DnsRecord, Payload, TcpCheck, UdpCheck, Via};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const LONG: Duration = Duration::from_secs(20);
@@ -35,7 +36,7 @@ fn watched(check: Check, backend: &str, pools: &[&str]) -> Watched {
 }
 
 fn tcp(port: u16, backend: &str, pool: &str) -> Watched {
-    watched(check(CheckKind::Tcp(TcpCheck { port }), LONG), backend, &[pool])
+    watched(check(CheckKind::Tcp(TcpCheck { port, send: None, expect: None }), LONG), backend, &[pool])
 }
 
 /// Returns a target that never responds. `name` makes the target unique.
@@ -62,11 +63,13 @@ async fn until(
                 Event::Changed(changes) => {
                     for StateChange { key, state, why } in changes {
                         assert_eq!(why.is_some(), state == HealthState::Down, "{key:?}: {why:?}");
-                        let CheckKind::Tcp(TcpCheck { port }) = key.check.kind else { panic!("{key:?}") };
+                        let CheckKind::Tcp(TcpCheck { port, .. }) = key.check.kind else { panic!("{key:?}") };
                         known.insert(port, state);
                     }
                 }
-                other @ (Event::Unable(_) | Event::Hops(_) | Event::Flushed(_)) => panic!("{other:?}"),
+                other @ (Event::Unable(_) | Event::Hops(_) | Event::Flushed(_) | Event::Advised(_)) => {
+                    panic!("{other:?}")
+                }
             }
         }
     };
@@ -204,7 +207,10 @@ fn many_targets_at_once_are_asked_one_after_the_other() {
     let (health, _events) = start();
     let target = |number: u32| {
         let address = IpAddr::V4(Ipv4Addr::from_bits(Ipv4Addr::LOCALHOST.to_bits() + 256 + number));
-        let check = Check { interval: LONG, ..check(CheckKind::Tcp(TcpCheck { port }), LONG) };
+        let check = Check {
+            interval: LONG,
+            ..check(CheckKind::Tcp(TcpCheck { port, send: None, expect: None }), LONG)
+        };
         let key = TargetKey { address, check: Arc::new(check), through: None };
         Watched {
             key,
@@ -301,7 +307,11 @@ async fn changed_interval_keeps_the_health_state() {
     let port = listener.local_addr().unwrap().port();
     let (health, mut events) = start();
     let at = |port, backend: &str, fall| {
-        let pace = Check { fall, rise: fall, ..check(CheckKind::Tcp(TcpCheck { port }), LONG) };
+        let pace = Check {
+            fall,
+            rise: fall,
+            ..check(CheckKind::Tcp(TcpCheck { port, send: None, expect: None }), LONG)
+        };
         watched(pace, backend, &["p"])
     };
     health.watch(vec![at(port, "a", 2), at(other, "b", 2)]);
@@ -375,4 +385,46 @@ async fn local_failures_keep_the_state_and_are_reported() {
     let next = tokio::time::timeout(LONG, events.recv()).await.expect("in time").expect("the thread runs");
     let Event::Unable(unable) = next else { panic!("{next:?}") };
     assert_eq!(unable, [(target.key, None)]);
+}
+
+#[tokio::test]
+async fn advice_arrives_before_the_state_and_a_drain_at_once() {
+    let listener = tokio::net::TcpListener::bind((HERE, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (line, lines) = tokio::sync::watch::channel("up 52%\n");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let line = *lines.borrow();
+            let _ = stream.write_all(line.as_bytes()).await;
+        }
+    });
+    let agent = AgentCheck { port, send: None, min_weight: 10, max_weight: 100 };
+    let (health, mut events) = start();
+    health.watch(vec![watched(check(CheckKind::Agent(agent), LONG), "a", &["p"])]);
+    let mut next = async || tokio::time::timeout(LONG, events.recv()).await.unwrap().unwrap();
+    let Event::Advised(advised) = next().await else { panic!("the state came first") };
+    assert_eq!(advised[0].1, Advice { drains: false, tenths: 5 });
+    let Event::Changed(changes) = next().await else { panic!("no state") };
+    assert_eq!(changes[0].state, HealthState::Up);
+    line.send("drain 52%\n").unwrap();
+    let Event::Advised(advised) = next().await else { panic!("no drain") };
+    assert_eq!(advised[0].1, Advice { drains: true, tenths: 5 });
+    line.send("down # disk full\n").unwrap();
+    let Event::Changed(changes) = next().await else { panic!("no state") };
+    assert_eq!(changes[0].why.as_deref(), Some("agent reports \"down\", \"disk full\""));
+}
+
+#[tokio::test]
+async fn silent_udp_target_is_up_until_its_port_closes() {
+    let socket = UdpSocket::bind((HERE, 0)).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let udp = UdpCheck { port, send: Payload::Text("x".into()), expect: None };
+    let (health, mut events) = start();
+    health.watch(vec![watched(check(CheckKind::Udp(udp), Duration::from_millis(40)), "a", &["p"])]);
+    let mut next = async || tokio::time::timeout(LONG, events.recv()).await.unwrap().unwrap();
+    let Event::Changed(changes) = next().await else { panic!("no state") };
+    assert_eq!(changes[0].state, HealthState::Up);
+    drop(socket);
+    let Event::Changed(changes) = next().await else { panic!("no state") };
+    assert_eq!(changes[0].why.as_deref(), Some("ICMP port unreachable"));
 }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 
-use super::super::hostile::{ask, say, serve, silent, waits, words};
+use super::super::hostile::{HERE, ask, say, serve, silent, waits, words};
 use super::*;
 use config::CheckKind;
 
@@ -22,6 +23,7 @@ fn check(port: u16) -> HttpCheck {
         headers: Vec::new(),
         status: vec![200..=299],
         body_contains: None,
+        probe_mtu: false,
     }
 }
 
@@ -239,4 +241,33 @@ fn a_search_holds_no_more_than_it_needs() {
         assert_eq!(seen.tail.len(), 5);
     }
     assert_eq!(seen.add(&[b'n'; 4096]), Some(false));
+}
+
+#[tokio::test]
+async fn padded_request_fills_a_packet_and_its_loss_has_words() {
+    let (request, mut requests) = tokio::sync::mpsc::unbounded_channel();
+    let port = serve(move |mut stream| {
+        let request = request.clone();
+        async move {
+            let mut received = Vec::new();
+            while !received.ends_with(b"\r\n\r\n") {
+                stream.read_buf(&mut received).await?;
+            }
+            let _ = request.send((received.len(), SockRef::from(&stream).tcp_mss()?));
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await
+        }
+    })
+    .await;
+    let padded = |port| CheckKind::Http(HttpCheck { probe_mtu: true, ..check(port) });
+    assert_eq!(ask(&padded(port)).await, Ok(()));
+    let (length, segment) = requests.recv().await.unwrap();
+    assert!(u32::try_from(length).unwrap() >= segment, "{length} bytes, {segment} per segment");
+
+    let interim = Interim::default();
+    let kind = padded(super::super::hostile::silent().await);
+    let attempt = super::super::attempt(&kind, HERE, &Dialer::Direct, &interim);
+    assert!(tokio::time::timeout(Duration::from_millis(200), attempt).await.is_err());
+    let why = interim.expired().unwrap_err();
+    assert!(why.to_string().starts_with("connected, but no answer to a full-size packet"), "{why}");
+    assert_eq!(why.reason(), "no_answer");
 }

@@ -70,7 +70,7 @@ async fn stamps_differ_from_attempt_to_attempt() {
 
 #[tokio::test]
 async fn closed_port_refuses_and_silent_server_is_waited_for() {
-    assert_eq!(words(&kind(nobody().await)).await, "connection refused");
+    assert_eq!(words(&kind(nobody().await)).await, "ICMP port unreachable");
     assert!(waits(&kind(datagrams(|_| vec![]).await)).await);
 }
 

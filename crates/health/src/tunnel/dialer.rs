@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forwarder::{Slot, SlotState};
+use nix::sys::socket::{setsockopt, sockopt};
 use packet::protocol;
 use socket2::{Domain, SockRef, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
@@ -67,6 +68,7 @@ impl TunnelDialer {
         socket.set_mark(self.shared.mark)?;
         socket.bind(&SocketAddr::new(own, 0).into())?;
         let socket = UdpSocket::from_std(socket.into())?;
+        report_icmp_errors(&socket, (own, 0).into())?;
         self.claim(socket.local_addr()?, protocol::UDP);
         socket.connect((self.vip, peer.port())).await?;
         Ok(socket)
@@ -95,6 +97,16 @@ impl TunnelDialer {
         let slot: &Slot = slot.ok_or_else(gone)?;
         Ok(mss(slot.mtu.min(hop_mtu), slot.encap_overhead(), self.vip.is_ipv4()))
     }
+}
+
+/// Makes the kernel report every ICMP error to the socket. By default, the kernel reports an
+/// unreachable port, but not an unreachable host or network.
+pub(crate) fn report_icmp_errors(socket: &UdpSocket, peer: SocketAddr) -> io::Result<()> {
+    match peer {
+        SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4RecvErr, &true),
+        SocketAddr::V6(_) => setsockopt(socket, sockopt::Ipv6RecvErr, &true),
+    }
+    .map_err(io::Error::from)
 }
 
 fn mss(mtu: u16, encap_overhead: usize, is_ipv4: bool) -> u32 {

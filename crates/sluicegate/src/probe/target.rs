@@ -1,13 +1,16 @@
 //! Reads probe targets from URLs and from the VIPs of a configuration. Host names are not accepted,
 //! because a VIP is an address, and the measured latency would include the DNS lookup.
 
+mod query;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use config::{
-    CheckKind, Config, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, NtpCheck, Ports, Protocol,
-    Service, TcpCheck, Tls, Transport, Via, dns_name, is_path,
+    AgentCheck, CheckKind, ClientCertificate, Config, DnsCheck, DnsRecord, GrpcCheck, HttpCheck,
+    MemcachedCheck, NtpCheck, Ports, Protocol, Service, TcpCheck, Tls, Transport, UdpCheck, Via, dns_name,
+    is_path,
 };
 
 /// A probe target, which is an address and a check.
@@ -42,7 +45,14 @@ pub(super) struct Trust(Option<Tls>);
 impl Trust {
     pub(super) fn new(ca: Option<String>, insecure: bool) -> Self {
         let known = ca.is_some() || insecure;
-        Self(known.then(|| Tls { server_name: None, ca: ca.map(Into::into), verify: !insecure }))
+        let tls = || Tls { server_name: None, ca: ca.map(Into::into), verify: !insecure, client: None };
+        Self(known.then(tls))
+    }
+
+    /// Sets the certificate that clients present to servers.
+    pub(super) fn with_client(mut self, client: Option<ClientCertificate>) -> Self {
+        self.0.iter_mut().for_each(|tls| tls.client.clone_from(&client));
+        self
     }
 
     fn tls(&self, name: &str) -> Result<Tls, String> {
@@ -65,6 +75,7 @@ pub(super) struct Url {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheme {
     Tcp,
+    Udp,
     Http,
     Https,
     Grpc,
@@ -72,6 +83,7 @@ enum Scheme {
     Dns,
     Memcached(Transport),
     Ntp,
+    Agent,
 }
 
 impl FromStr for Url {
@@ -83,9 +95,9 @@ impl FromStr for Url {
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at(end);
         let (address, port) = read_authority(authority)?;
-        let port = port
-            .or(usual)
-            .ok_or("tcp, grpc and grpcs have no default port, add one as in tcp://203.0.113.1:80")?;
+        let port = port.or(usual).ok_or(
+            "tcp, udp, grpc, grpcs and agent have no default port, add one as in tcp://203.0.113.1:80",
+        )?;
         let url = Self { scheme, address, port, rest: rest.into() };
         // This call only validates the path, which does not depend on the trusted certificates.
         url.kind(&Trust::new(None, true), None).map(|_| url)
@@ -106,8 +118,26 @@ impl Url {
         let plain =
             |kind| if self.rest.trim_matches('/').is_empty() { Ok(kind) } else { Err(NO_PATH.into()) };
         match self.scheme {
-            Scheme::Tcp => plain(CheckKind::Tcp(TcpCheck { port })),
+            Scheme::Tcp => {
+                let (send, expect) = query::read(&self.rest)?;
+                if send.is_some() && expect.is_none() {
+                    return Err("a tcp target with a payload needs expect, expect_hex or expect_regex".into());
+                }
+                Ok(CheckKind::Tcp(TcpCheck { port, send, expect }))
+            }
+            Scheme::Udp => {
+                let (send, expect) = query::read(&self.rest)?;
+                let send = send.ok_or("a udp target needs a payload, as in udp://203.0.113.1:514?send=x")?;
+                Ok(CheckKind::Udp(UdpCheck { port, send, expect }))
+            }
             Scheme::Memcached(transport) => plain(CheckKind::Memcached(MemcachedCheck { port, transport })),
+            Scheme::Agent => {
+                let (send, expect) = query::read(&self.rest)?;
+                if expect.is_some() {
+                    return Err("an agent target has only the key send or send_hex".into());
+                }
+                Ok(CheckKind::Agent(AgentCheck { port, send, min_weight: 10, max_weight: 100 }))
+            }
             Scheme::Dns => self.dns(),
             Scheme::Ntp => self.ntp(),
             Scheme::Grpc | Scheme::Grpcs => {
@@ -131,6 +161,7 @@ impl Url {
                     headers: Vec::new(),
                     status: vec![200..=299],
                     body_contains: None,
+                    probe_mtu: false,
                 }))
             }
         }
@@ -232,24 +263,33 @@ fn kinds_of(service: &Service, trust: &Trust) -> Result<Vec<CheckKind>, String> 
     if let (Protocol::Tcp, Ports::Listed(ranges)) = (service.protocol, &service.ports) {
         for range in ranges {
             if !kinds.iter().any(|kind| range.contains(&kind.port())) {
-                kinds.push(CheckKind::Tcp(TcpCheck { port: *range.start() }));
+                kinds.push(CheckKind::Tcp(TcpCheck { port: *range.start(), send: None, expect: None }));
             }
         }
     }
     Ok(kinds)
 }
 
-/// Replaces the CA of a check with the CA from the command line, because the CA files in the
-/// configuration are not read.
+/// Replaces the CA and the client certificate of a check with those from the command line, because
+/// the files that the configuration names are not read.
 fn trusting(kind: &CheckKind, trust: &Trust, name: &str) -> Result<CheckKind, String> {
     let mut kind = kind.clone();
     let tls = match &mut kind {
         CheckKind::Http(check) => check.tls.as_mut(),
         CheckKind::Grpc(check) => check.tls.as_mut(),
-        CheckKind::Tcp(_) | CheckKind::Dns(_) | CheckKind::Memcached(_) | CheckKind::Ntp(_) => None,
+        CheckKind::Tcp(_)
+        | CheckKind::Udp(_)
+        | CheckKind::Dns(_)
+        | CheckKind::Memcached(_)
+        | CheckKind::Ntp(_)
+        | CheckKind::Agent(_) => None,
     };
-    if let Some(tls) = tls.filter(|tls| tls.verify) {
-        *tls = Tls { server_name: tls.server_name.clone(), ..trust.tls(&format!("check \"{name}\""))? };
+    match tls {
+        Some(tls) if tls.verify => {
+            *tls = Tls { server_name: tls.server_name.clone(), ..trust.tls(&format!("check \"{name}\""))? };
+        }
+        Some(tls) => tls.client = trust.0.as_ref().and_then(|trust| trust.client.clone()),
+        None => {}
     }
     Ok(kind)
 }
@@ -275,7 +315,10 @@ fn name(address: IpAddr, kind: &CheckKind) -> String {
         IpAddr::V6(address) => format!("[{address}]"),
     };
     let rest = match kind {
-        CheckKind::Tcp(_) | CheckKind::Memcached(_) => String::new(),
+        CheckKind::Tcp(check) => query::written(check.send.as_ref(), check.expect.as_ref()),
+        CheckKind::Udp(check) => query::written(Some(&check.send), check.expect.as_ref()),
+        CheckKind::Agent(check) => query::written(check.send.as_ref(), None),
+        CheckKind::Memcached(_) => String::new(),
         CheckKind::Http(check) => check.path.to_string(),
         CheckKind::Grpc(check) if check.service.is_empty() => String::new(),
         CheckKind::Grpc(check) => format!("/{}", check.service),
@@ -292,8 +335,9 @@ fn name(address: IpAddr, kind: &CheckKind) -> String {
 }
 
 /// The URL schemes with their default ports.
-const SCHEMES: [(&str, Scheme, Option<u16>); 9] = [
+const SCHEMES: [(&str, Scheme, Option<u16>); 11] = [
     ("tcp", Scheme::Tcp, None),
+    ("udp", Scheme::Udp, None),
     ("http", Scheme::Http, Some(80)),
     ("https", Scheme::Https, Some(443)),
     ("grpc", Scheme::Grpc, None),
@@ -302,8 +346,10 @@ const SCHEMES: [(&str, Scheme, Option<u16>); 9] = [
     ("memcached", Scheme::Memcached(Transport::Tcp), Some(11_211)),
     ("memcached+udp", Scheme::Memcached(Transport::Udp), Some(11_211)),
     ("ntp", Scheme::Ntp, Some(123)),
+    ("agent", Scheme::Agent, None),
 ];
-const NO_PATH: &str = "a tcp or memcached target must end with its port, such as tcp://203.0.113.1:80";
+const NO_PATH: &str =
+    "a memcached target must end with its address or port, such as memcached://203.0.113.1:11211";
 
 #[cfg(test)]
 mod tests;

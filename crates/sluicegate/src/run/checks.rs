@@ -6,12 +6,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use config::Config;
-use control_plane::{Controller, Unable, log_flushed, log_flushes};
+use control_plane::{Controller, Unable, log_flushes};
 use health::{Event, Events, Flush, Flushed, Health, StateChange, TargetReport};
 
-use super::Daemon;
 use super::health_tunnel::{Found, HealthTunnel};
-use super::lifecycle::HandOver;
 
 #[derive(Debug)]
 pub(super) struct Checks {
@@ -29,26 +27,6 @@ pub(super) struct Checks {
     /// The time at which a local failure began. Health states are frozen until it ends.
     local_failure: Option<Instant>,
     unable: Unable,
-}
-
-impl Daemon {
-    /// Applies the results of cache flushes.
-    pub(super) fn take_flushed(&mut self, outcomes: &[Flushed]) {
-        if self.lifecycle.hand_over == HandOver::Frozen {
-            // The new process sends its requests to other servers until it has flushed these
-            // servers itself.
-            self.checks.hold(outcomes);
-            return;
-        }
-        log_flushed(&self.controller, outcomes);
-        match self.controller.flushed(outcomes, &self.publisher.current(), self.lifecycle.elapsed()) {
-            Ok(Some(snapshot)) => self.publish_states(snapshot),
-            Ok(None) => {}
-            // log: The result of a cache flush could not be applied, so the backend stays out of
-            // service until the next attempt. Report a bug if the line is repeated.
-            Err(error) => tracing::error!(%error, "flush results not applied"),
-        }
-    }
 }
 
 impl Checks {
@@ -132,8 +110,8 @@ impl Checks {
                 tracing::info!(change = "backend", "health checks pass again");
             }
             Event::Unable(news) => self.unable.take(news, Instant::now()),
-            // The caller handles flush results and hops before it calls this function.
-            Event::Flushed(_) | Event::Hops(_) => {}
+            // The caller handles these events before it calls this function.
+            Event::Flushed(_) | Event::Advised(_) | Event::Hops(_) => {}
         }
         None
     }

@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::HealthState::{Down, Unknown, Up};
-use super::Outcome::{Fail, Local, Pass};
+use super::Outcome::{Fail, Local, Pass, Silent};
 use super::*;
 
 const SPAN: Duration = Duration::from_millis(1_000);
@@ -105,6 +105,27 @@ fn a_held_verdict_is_forgotten_when_its_own_target_passes() {
     assert_eq!(at(&mut health_states, 20, 0, Pass), turned(&[]));
     assert_eq!(at(&mut health_states, 30, 1, Pass), turned(&[]));
     assert_eq!(health_states.count(0).map(|count| count.state), Some(Up));
+}
+
+#[test]
+fn silent_passes_count_but_end_no_silence() {
+    let mut health_states = watching(&["p", "p", "q", "q"], rules(1, 1));
+    assert_eq!(at(&mut health_states, 0, 3, Silent), turned(&[(3, Up)]));
+    for id in 0..3 {
+        at(&mut health_states, 0, id, Pass);
+    }
+    at(&mut health_states, 10, 3, Fail);
+    assert_eq!(at(&mut health_states, 11, 3, Silent), turned(&[]));
+    assert_eq!(at(&mut health_states, 12, 0, Pass), turned(&[]), "the held state was forgotten");
+    at(&mut health_states, 20, 0, Fail);
+    assert_eq!(at(&mut health_states, 21, 3, Silent), turned(&[]), "the state of target 0 stays held");
+    at(&mut health_states, 22, 1, Fail);
+    at(&mut health_states, 23, 2, Fail);
+    let over = 20 + u64::try_from(SPAN.as_millis()).unwrap();
+    let local_failure = Changes { local_failure: Some(true), ..turned(&[]) };
+    assert_eq!(at(&mut health_states, over, 2, Fail), local_failure);
+    assert_eq!(at(&mut health_states, over + 1, 3, Silent), turned(&[]), "the local failure continues");
+    assert_eq!(at(&mut health_states, over + 2, 0, Pass).local_failure, Some(false));
 }
 
 #[test]

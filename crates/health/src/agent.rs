@@ -1,0 +1,97 @@
+//! The agent check, which uses the agent protocol of HAProxy.
+//!
+//! An agent runs on the backend. It sends one line of words when a connection opens, such as
+//! `up 75%`, and closes the connection. Each line stands alone: a line without `drain` ends a
+//! drain, and a line without a weight means 100 %. Machines that start at different times
+//! therefore agree, unlike with HAProxy, which keeps what an earlier line has set.
+//!
+//! References: "agent-check" in the configuration manual of HAProxy 3.0.
+
+use std::net::{IpAddr, SocketAddr};
+
+use config::AgentCheck;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::failure::quote;
+use super::{Advice, Dialer, Failure, Pass};
+
+/// Connects to the agent, and reads one line.
+pub(super) async fn attempt(check: &AgentCheck, address: IpAddr, dialer: &Dialer) -> Result<Pass, Failure> {
+    let peer = SocketAddr::new(address, check.port);
+    let mut stream = dialer.tcp(peer).await.map_err(|error| Failure::from(&error))?;
+    if let Some(payload) = &check.send {
+        stream.write_all(&payload.bytes()).await.map_err(|error| Failure::from(&error))?;
+    }
+    let mut buffer = [0; LONGEST_LINE];
+    let mut length = 0;
+    loop {
+        let Some(room) = buffer.get_mut(length..).filter(|room| !room.is_empty()) else {
+            return Err(Failure::malformed("the line of the agent exceeds 1 KiB"));
+        };
+        let read = stream.read(room).await.map_err(|error| Failure::from(&error))?;
+        length += read;
+        let text = buffer.get(..length).unwrap_or_default();
+        let end = text.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
+        match end {
+            Some(end) => return judge(text.get(..end).unwrap_or_default(), check).map(Pass::Agent),
+            None if read == 0 && length == 0 => return Err(Failure::Closed),
+            None if read == 0 => return judge(text, check).map(Pass::Agent),
+            None => {}
+        }
+    }
+}
+
+/// Evaluates a line.
+fn judge(line: &[u8], check: &AgentCheck) -> Result<Advice, Failure> {
+    let (words, reason) = match line.iter().position(|byte| *byte == b'#') {
+        Some(at) => line.split_at(at),
+        None => (line, &[][..]),
+    };
+    let mut advice = Advice { drains: false, tenths: 10 };
+    let (mut found, mut down) = (false, None);
+    let words = words.split(|byte| matches!(byte, b' ' | b'\t' | b','));
+    for word in words.filter(|word| !word.is_empty()) {
+        found = true;
+        match word.to_ascii_lowercase().as_slice() {
+            b"up" | b"ready" => {}
+            b"drain" => advice.drains = true,
+            b"maint" | b"down" | b"failed" | b"fail" | b"stopped" => down = Some(word),
+            // Sluicegate does not limit connections.
+            other if other.starts_with(b"maxconn:") => {}
+            other => match percent(other) {
+                Some(0) => advice.drains = true,
+                Some(percent) => advice.tenths = tenths(percent, check),
+                None => {
+                    let what = format!("agent sent {}, expected a state or a weight", quote(word));
+                    return Err(Failure::Malformed(what.into()));
+                }
+            },
+        }
+    }
+    match (found, down) {
+        (false, _) => Err(Failure::malformed("agent sent neither a state nor a weight")),
+        (true, None) => Ok(advice),
+        (true, Some(word)) => {
+            let reason = reason.strip_prefix(b"#").unwrap_or(reason).trim_ascii();
+            let reason = if reason.is_empty() { String::new() } else { format!(", {}", quote(reason)) };
+            Err(Failure::Agent(format!("agent reports {}{reason}", quote(word)).into()))
+        }
+    }
+}
+
+fn percent(word: &[u8]) -> Option<u16> {
+    let digits = word.strip_suffix(b"%")?;
+    let good = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(digits).ok().filter(|_| good)?.parse().ok()
+}
+
+/// Rounds a percentage to tenths, within the bounds of the check.
+fn tenths(percent: u16, check: &AgentCheck) -> u8 {
+    let rounded = u8::try_from((percent.saturating_add(5)) / 10).unwrap_or(u8::MAX);
+    rounded.clamp(check.min_weight / 10, check.max_weight / 10)
+}
+
+const LONGEST_LINE: usize = 1 << 10;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,39 @@
+//! Applies events of the health thread other than health states: advice of agents, and results of
+//! flushes.
+
+use control_plane::{log_advice, log_flushed};
+use health::{Advice, Flushed, TargetKey};
+
+use super::Daemon;
+use super::lifecycle::HandOver;
+
+impl Daemon {
+    pub(super) fn take_advice(&mut self, advised: &[(TargetKey, Advice)]) {
+        let now = self.lifecycle.elapsed();
+        match self.controller.advise(advised, &self.publisher.current(), now) {
+            Ok(Some(snapshot)) => self.publish_states(snapshot),
+            Ok(None) => {}
+            // log: New weights or drains of agents could not be applied. The next change of an
+            // agent's answer applies them. Report a bug if the line is repeated.
+            Err(error) => tracing::error!(%error, "advice of agents not applied"),
+        }
+        log_advice(&self.controller, advised);
+    }
+
+    pub(super) fn take_flushed(&mut self, outcomes: &[Flushed]) {
+        if self.lifecycle.hand_over == HandOver::Frozen {
+            // The new process sends its requests to other servers until it has flushed these
+            // servers itself.
+            self.checks.hold(outcomes);
+            return;
+        }
+        log_flushed(&self.controller, outcomes);
+        match self.controller.flushed(outcomes, &self.publisher.current(), self.lifecycle.elapsed()) {
+            Ok(Some(snapshot)) => self.publish_states(snapshot),
+            Ok(None) => {}
+            // log: The result of a cache flush could not be applied, so the backend stays out of
+            // service until the next attempt. Report a bug if the line is repeated.
+            Err(error) => tracing::error!(%error, "flush results not applied"),
+        }
+    }
+}
