@@ -57,7 +57,7 @@ pub(crate) fn cache(snapshot: &Snapshot, keys: u32, bytes: usize, now: Now) -> B
             lease: rules.lease,
             fills_per_server: rules.fills_per_server,
             generation: snapshot.generation().0,
-            context: AskedAt::new(SocketAddr::new(VIP.into(), 11_211)),
+            asked: AskedAt::new(SocketAddr::new(VIP.into(), 11_211)),
         };
         while cache.look_up(now, &read).is_none() {
             if let Some(fetch) = cache.ask(now) {

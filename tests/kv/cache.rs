@@ -3,9 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use testbed::{LbConfig, QueryClient, eventually};
+use testbed::{LbConfig, QueryClient, Service, eventually, start_memcached_at_port};
 
 use crate::scene::{BOUND, Scene, config};
+
+/// The port of a second memcached server on each backend.
+const OTHER_PORT: u16 = 11_212;
 
 const CACHE: &str = ", cache = { memory = \"16MiB\", lease = \"200ms\" }";
 
@@ -69,7 +72,7 @@ fn cache_serves_hot_keys_and_follows_writes() {
     let value = format!("first{}", "\r\nEND\r\n".repeat(30));
     assert_eq!(scene.ask(&client, &set("hot", &value)), b"STORED\r\n");
     until_hit(&scene, &client, "hot", &got("hot", &value));
-    // IPv6 clients get the same cached value, also with the binary and the meta protocol.
+    // IPv6 clients get the same value from the cache, also with the binary and the meta protocol.
     let six = scene.client(false);
     until_hit(&scene, &six, "hot", &got("hot", &value));
     let hits = counted(&scene, "cache_hits");
@@ -96,6 +99,30 @@ fn cache_serves_hot_keys_and_follows_writes() {
     until_hit(&scene, &client, "hot", &got("hot", "last"));
     assert_eq!(scene.ask(&client, b"delete hot\r\n"), b"DELETED\r\n");
     assert_eq!(scene.ask(&client, &get("hot")), b"END\r\n");
+}
+
+/// Each backend runs two servers at different ports, with different values of the same key.
+// Promise: cache-staleness
+#[test]
+fn copy_is_not_served_at_another_port() {
+    let scene = Scene::new(|bed| {
+        let mut config = cached(bed);
+        config.services.push(Service { ports: OTHER_PORT.to_string(), protocol: "udp", hash: None });
+        config
+    });
+    let bed = &scene.bed;
+    let at = |host: &testbed::Host| {
+        let addresses = bed.spec.vips.iter().copied().chain([host.v4.into()]);
+        start_memcached_at_port(host, OTHER_PORT, addresses, &[]).unwrap()
+    };
+    let _others: Vec<_> = bed.backends.iter().map(at).collect();
+    let (client, other) = (scene.client(true), QueryClient::new(&bed.client.ns, bed.vip(true, OTHER_PORT)));
+    assert_eq!(scene.ask(&client, &set("hot", "first")), b"STORED\r\n");
+    assert_eq!(scene.ask(&other, &set("hot", "second")), b"STORED\r\n");
+    for _ in 0..3 {
+        until_hit(&scene, &client, "hot", &got("hot", "first"));
+        until_hit(&scene, &other, "hot", &got("hot", "second"));
+    }
 }
 
 #[test]

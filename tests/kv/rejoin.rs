@@ -12,16 +12,16 @@ fn set(key: usize, value: &str) -> Vec<u8> {
     format!("set key{key} 0 0 {}\r\n{value}\r\n", value.len()).into_bytes()
 }
 
-fn get(key: usize) -> Vec<u8> {
+pub(crate) fn get(key: usize) -> Vec<u8> {
     format!("get key{key}\r\n").into_bytes()
 }
 
-fn found(key: usize, value: &str) -> Vec<u8> {
+pub(crate) fn found(key: usize, value: &str) -> Vec<u8> {
     format!("VALUE key{key} 0 {}\r\n{value}\r\nEND\r\n", value.len()).into_bytes()
 }
 
 /// Stores a value under every key. Returns one server and the keys that belong to it.
-fn filled(scene: &Scene, client: &QueryClient) -> (usize, Vec<usize>) {
+pub(crate) fn filled(scene: &Scene, client: &QueryClient) -> (usize, Vec<usize>) {
     for key in 0..KEYS {
         assert_eq!(scene.ask(client, &set(key, "old")), b"STORED\r\n");
     }
@@ -33,7 +33,7 @@ fn filled(scene: &Scene, client: &QueryClient) -> (usize, Vec<usize>) {
 }
 
 /// Writes new values for the keys to their current servers.
-fn overwrite(scene: &Scene, client: &QueryClient, keys: &[usize]) {
+pub(crate) fn overwrite(scene: &Scene, client: &QueryClient, keys: &[usize]) {
     for key in keys {
         assert_eq!(scene.ask(client, &set(*key, "new")), b"STORED\r\n");
     }
@@ -57,14 +57,18 @@ fn nothing_old(scene: &Scene, client: &QueryClient, keys: &[usize]) {
     }
 }
 
-fn order(scene: &Scene, backend: usize, order: &str) {
+pub(crate) fn order(scene: &Scene, backend: usize, order: &str) {
     let name = &scene.bed.backends[backend].name;
     scene.balancer.order(&format!("/v1/backends/{name}/{order}")).unwrap();
 }
 
 /// Waits until `is` accepts the state that the admin API reports for a backend, and returns the
 /// state.
-fn row(scene: &Scene, backend: usize, is: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+pub(crate) fn row(
+    scene: &Scene,
+    backend: usize,
+    is: impl Fn(&serde_json::Value) -> bool,
+) -> serde_json::Value {
     let name = &scene.bed.backends[backend].name;
     let look = || {
         let rows = scene.balancer.ask("/v1/backends").ok()?;

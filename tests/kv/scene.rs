@@ -33,8 +33,7 @@ pub(crate) struct Scene {
 /// table of the pool. Health checks use UDP like the client's requests.
 pub(crate) fn config(bed: &Bed, kv: &str) -> LbConfig {
     let mut config = LbConfig::new(bed);
-    let service = |protocol| Service { ports: PORT.to_string(), protocol, hash: None };
-    config.services = vec![service("udp"), service("tcp")];
+    config.services = vec![Service { ports: PORT.to_string(), protocol: "udp", hash: None }];
     let (v4, v6) = (bed.client.v4, bed.client.v6);
     config.pool_keys = format!(
         "checks = [\"cache\"]\nkv = {{ protocol = \"memcached\", clients = [\"{v4}\", \"{v6}\"]{kv} }}\n"

@@ -15,7 +15,8 @@ use crate::gather::{ended, get, lists_apart, store, wanted};
 use crate::history::{History, set};
 use crate::load::{Load, Way, Writer};
 use crate::pair::Key;
-use crate::scene::{BOUND, PATIENT, SILENCE, Scene, config, memcached};
+use crate::rejoin;
+use crate::scene::{BOUND, PATIENT, SILENCE, Scene, config, memcached_with};
 
 /// Without invalidation, a cached value would be served for another second after a write.
 const STRICT: &str = ", cache = { memory = \"16MiB\", lease = \"1s\", strict = true }";
@@ -53,13 +54,40 @@ fn upgrade_answers_gathered_and_single_requests() {
 /// Starts a balancer with two queues whose process can be replaced in upgrades. The text `kv` is
 /// added to the `kv` table of the pool.
 fn with_heirs(kv: &str) -> Scene {
+    with_heirs_by(kv, &[])
+}
+
+/// Starts a fixture like [`with_heirs`], with additional arguments for the memcached servers.
+fn with_heirs_by(kv: &str, more: &[&str]) -> Scene {
     let spec = BedSpec { queues: 2, ..BedSpec::default() };
     Scene::by(
         &spec,
         |bed| config(bed, kv),
-        |bed, host| Some(memcached(bed, host)),
+        |bed, host| Some(memcached_with(bed, host, more)),
         |bed, config| Balancer::start_with_heirs(bed, 0, config, &[]).unwrap(),
     )
+}
+
+/// The servers refuse `flush_all`, so a server that was unavailable may not serve after the upgrade
+/// either.
+// Promise: rejoin-empty
+#[test]
+fn upgrade_serves_no_unflushed_server() {
+    let scene = with_heirs_by("", &["-F"]);
+    let client = scene.client(true);
+    let (server, keys) = rejoin::filled(&scene, &client);
+    rejoin::order(&scene, server, "down");
+    rejoin::overwrite(&scene, &client, &keys);
+    rejoin::order(&scene, server, "up");
+    let is_refused = |row: &serde_json::Value| row["state"] == "flushing" && !row["flush_error"].is_null();
+    rejoin::row(&scene, server, is_refused);
+    take_over(&scene);
+    for key in &keys {
+        let said = scene.ask(&client, &rejoin::get(*key));
+        assert_ne!(said, rejoin::found(*key, "old"), "key {key}\n{}", scene.diagnosis());
+    }
+    // The new process sends `flush_all` itself.
+    rejoin::row(&scene, server, is_refused);
 }
 
 /// While both processes have some of the queues, a write through one process cannot invalidate

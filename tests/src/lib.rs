@@ -58,7 +58,7 @@ pub use http_server::HttpServer;
 pub use link::{Device, DeviceCounts, Veth, device_counts, mac_of, take_in};
 pub use load_generator::{Flood, flood, send_at};
 pub use manager::Manager;
-pub use memcached::{MEMCACHED_PORT, start_memcached, start_memcached_at};
+pub use memcached::{MEMCACHED_PORT, start_memcached, start_memcached_at, start_memcached_at_port};
 pub use namespace::Namespace;
 pub use pages::{Section, other_commands, sections};
 pub use pcap::{read_pcap, write_pcap};

@@ -31,12 +31,26 @@ pub fn start_memcached_at(
     at: impl IntoIterator<Item = IpAddr>,
     more: &[&str],
 ) -> Result<Process> {
-    let at: Vec<_> = at.into_iter().map(|address| SocketAddr::new(address, MEMCACHED_PORT)).collect();
+    start_memcached_at_port(host, MEMCACHED_PORT, at, more)
+}
+
+/// Starts a memcached server like [`start_memcached_at`], which listens on `port`.
+///
+/// # Errors
+/// Fails in the same cases as [`start_memcached`].
+pub fn start_memcached_at_port(
+    host: &Host,
+    port: u16,
+    at: impl IntoIterator<Item = IpAddr>,
+    more: &[&str],
+) -> Result<Process> {
+    let at: Vec<_> = at.into_iter().map(|address| SocketAddr::new(address, port)).collect();
+    let port = port.to_string();
     let listen = at.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
     let own = *at.last().context("no listen address given")?;
     // The server keeps running as root, because a change of user would clear the parent-death
     // signal.
-    let args = [&["-u", "root", "-l", &listen, "-U", "11211", "-t", "1", "-m", "64"], more].concat();
+    let args = [&["-u", "root", "-l", &listen, "-U", &port, "-t", "1", "-m", "64"], more].concat();
     let server = Process::start(&host.ns, &format!("memcached on {}", host.name), "memcached", &args)?;
     let client = QueryClient::new(&host.ns, own);
     let answers = || {

@@ -221,7 +221,11 @@ fn timeout(wanted: Duration) -> usize {
 
 fn application(kv: &Kv) -> Box<dyn Application> {
     match kv.protocol {
-        KvProtocol::Memcached => Box::new(Memcached::new(kv.max_keys.into())),
+        KvProtocol::Memcached => {
+            let memcached = Memcached::new(kv.max_keys.into());
+            // The cache renews a value by its version, so clients must not choose versions.
+            Box::new(if kv.cache.is_some() { memcached.refusing_versions() } else { memcached })
+        }
         KvProtocol::Header { id } => Box::new(Header::new(id)),
         KvProtocol::Offset { start, length } => Box::new(Offset::new(start, length.into())),
     }

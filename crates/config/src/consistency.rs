@@ -32,7 +32,7 @@ impl Sections<'_> {
         super::groups::check(self);
         super::shards::check(self);
         super::remotes::check(self);
-        super::keyed::check(self);
+        super::keyed::check(self, flattened);
         super::proxied::check(self, flattened);
         super::replicas::check(self, flattened);
         super::strict::check(self);

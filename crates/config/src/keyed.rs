@@ -1,5 +1,5 @@
 //! Checks keyed pools. Rejects settings that would silently move keys to other backends: slow
-//! starts, fallbacks and remote clusters.
+//! starts, fallbacks, remote clusters and TCP services.
 //!
 //! A pool is keyed if it has a `kv` table and is used by a UDP service, or if the routes or the
 //! failover of a keyed pool refer to it. This module also determines the names of backends on a
@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use super::check::CheckKind;
 use super::kv::{KvHash, Rejoin};
-use super::pool::{Member, PoolDraft};
+use super::pool::{Member, Pool, PoolDraft};
 use super::ports::{Ports, Protocol};
 use super::sections::Sections;
 use super::vip::{ServiceDraft, VipDraft};
 
 /// Runs all checks of keyed pools.
-pub(super) fn check(sections: &Sections<'_>) {
+pub(super) fn check(sections: &Sections<'_>, flattened: &[Arc<Pool>]) {
     let mut with_keys = BTreeSet::new();
     for (name, pool) in sections.pools.iter().filter(|(_, pool)| pool.kv.is_some()) {
         with_keys.insert(&**name);
@@ -28,8 +28,45 @@ pub(super) fn check(sections: &Sections<'_>) {
         moves_keys(sections, pool);
     }
     for vip in &sections.vips {
-        vip.services.iter().for_each(|service| by_key(sections, vip, service));
+        for service in &vip.services {
+            by_key(sections, vip, service);
+            let is_keyed = with_keys.contains(&*service.pool.value);
+            over_tcp(sections, service, is_keyed.then(|| servers(sections, flattened, &service.pool.value)));
+        }
     }
+}
+
+/// Rejects a TCP service of a keyed pool with several servers, unless the service has
+/// `tcp = "by-flow"`. The flow chooses the server of a connection, so two connections would store
+/// and read the same key on different servers. Warns about this key in services of other pools.
+/// `servers` is `None` if the pool is not keyed.
+fn over_tcp(sections: &Sections<'_>, service: &ServiceDraft, servers: Option<usize>) {
+    let pool = &service.pool.value;
+    match (servers, &service.by_flow) {
+        (None, Some(tcp)) => {
+            let message = format!("tcp = \"by-flow\" has no effect, because pool \"{pool}\" is not keyed");
+            sections.report.warning(&tcp.place, (message, "remove \"tcp\""));
+        }
+        (Some(servers @ 2..), None) if service.protocol == Protocol::Tcp => {
+            let message =
+                format!("a TCP service would scatter the keys of pool \"{pool}\" over {servers} servers");
+            let help = "the load balancer does not read keys over TCP: a key that one connection stores is missing on \
+                        the server of another; remove the service, or accept this with tcp = \"by-flow\"";
+            sections.report.error(&service.place, (message, help));
+        }
+        _ => {}
+    }
+}
+
+/// Returns the number of servers that store the keys of a pool, including the pools of its routes.
+fn servers(sections: &Sections<'_>, flattened: &[Arc<Pool>], name: &str) -> usize {
+    let kv = sections.pools.get(name).and_then(|pool| pool.kv.as_ref()?.value.as_ref());
+    let routed = kv.into_iter().flat_map(|kv| &kv.routes).map(|route| &*route.pool);
+    let named: BTreeSet<&str> = routed.chain([name]).collect();
+    let pools = flattened.iter().filter(|pool| named.contains(&*pool.name));
+    let names: BTreeSet<_> =
+        pools.flat_map(|pool| &pool.members).map(|member| &*member.backend.name).collect();
+    names.len()
 }
 
 /// Rejects agent checks, slow start and fallback, which would move keys from one backend to

@@ -178,6 +178,8 @@ pub(super) struct ServiceDraft {
     pub(super) pool: At<Arc<str>>,
     /// The hash policy. `None` for the default.
     pub(super) hash: Option<At<HashPolicy>>,
+    /// The key `tcp = "by-flow"`, if the service has it.
+    pub(super) by_flow: Option<At<()>>,
 }
 
 impl ServiceDraft {
@@ -317,9 +319,17 @@ fn read_service(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Servic
     let pool = section.required("pool", "the name of a pool").and_then(|node| node.reference());
     pools.extend(pool.clone());
     let hash = section.optional("hash").and_then(|node| Some(node.at(node.choice(&HASHES)?)));
+    let by_flow = section.optional("tcp").and_then(|node| {
+        let read = node.at(node.choice(&[("by-flow", ())])?);
+        if protocol.is_some_and(|protocol| protocol != Protocol::Tcp) {
+            node.needs("protocol = \"tcp\"");
+            return None;
+        }
+        Some(read)
+    });
     section.finish();
     let place = node.place.clone();
-    Some(ServiceDraft { place, ports: ports?, protocol: protocol?, pool: pool?, hash })
+    Some(ServiceDraft { place, ports: ports?, protocol: protocol?, pool: pool?, hash, by_flow })
 }
 
 const HASHES: [(&str, HashPolicy); 3] = [

@@ -1,25 +1,26 @@
 //! The control-plane state that the old process hands over to the new process: overrides, health
-//! states and learned path MTUs.
+//! states, learned path MTUs, and the memcached servers that must be flushed before they serve.
 //!
 //! [`HandedState`] refers to objects by name instead of by number, so the new process can apply it
 //! to its own configuration. The binary transfers the state between the processes. `datapath` hands
 //! over connection tables and queues, and `compile` hands over slot and service numbers. Both
 //! processes measure time from the start of the first process.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use compile::{LearnedMtu, Mode, Override, OverrideKey};
+use compile::{LearnedMtu, Mode, Override, OverrideKey, SlotKey};
 use forwarder::{Prefix, Snapshot};
 use health::{Advice, HealthState, TargetKey};
+use packet::Family;
 use serde::{Deserialize, Serialize};
 
 use crate::controller::Controller;
 use crate::overrides::{Given, Note, Overrides};
 use crate::refused::Refused;
 
-/// Overrides, health states and learned path MTUs of a process.
+/// Overrides, health states, learned path MTUs and unflushed servers of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandedState {
     overrides: Vec<HandedOverride>,
@@ -29,6 +30,10 @@ pub struct HandedState {
     advice: Vec<(HandedHealthState, bool, u8)>,
     /// The address, prefix length, MTU and expiry time of each path.
     path_mtus: Vec<(IpAddr, u8, u16, Duration)>,
+    /// The memberships of keyed pools whose servers must be flushed before they serve, because they
+    /// have values from before an outage. Older versions do not send this field.
+    #[serde(default)]
+    unflushed: BTreeSet<HandedMembership>,
 }
 
 /// An override, with the origin of its state and of its weight.
@@ -49,6 +54,16 @@ struct HandedNote {
     reason: Option<String>,
 }
 
+/// A backend in a leaf pool. For a backend that is checked through a VIP, the membership includes
+/// the name of the VIP, and `true` for its IPv4 addresses or `false` for its IPv6 addresses.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct HandedMembership {
+    pool: String,
+    backend: String,
+    address: IpAddr,
+    vip: Option<(String, bool)>,
+}
+
 /// The health state of a target. The target is identified by names from the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct HandedHealthState {
@@ -60,7 +75,8 @@ struct HandedHealthState {
 }
 
 impl HandedState {
-    /// Collects the state of the controller, the overrides and the learned path MTUs.
+    /// Collects the health states and unflushed servers of the controller, the overrides and the
+    /// learned path MTUs.
     #[must_use]
     pub fn of(
         controller: &Controller,
@@ -84,6 +100,7 @@ impl HandedState {
                 .map(|(target, advice)| (HandedHealthState::of(target), advice.drains, advice.tenths))
                 .collect(),
             path_mtus: learned.into_iter().map(path).collect(),
+            unflushed: controller.unflushed().map(HandedMembership::of).collect(),
         }
     }
 
@@ -94,8 +111,8 @@ impl HandedState {
         })
     }
 
-    /// Applies the health states, and replaces all overrides of `controller`. Returns the snapshot
-    /// to publish, or `None` if it does not change.
+    /// Applies the health states, and replaces all overrides and unflushed servers of `controller`.
+    /// Returns the snapshot to publish, or `None` if it does not change.
     ///
     /// # Errors
     /// Returns [`Refused::Conflict`] if `current` is not derived from the last snapshot of the
@@ -133,7 +150,21 @@ impl HandedState {
         let given = self.overrides.iter().map(HandedOverride::given);
         let says = overrides.replace(controller, given);
         let ordered = controller.override_backends(says, base, now).map_err(Refused::conflict)?;
-        Ok(ordered.or(judged))
+        let base = ordered.as_ref().unwrap_or(base);
+        let is_unflushed = |key: &SlotKey| self.unflushed.contains(&HandedMembership::of(key));
+        let flushing = controller.take_unflushed(is_unflushed, base, now).map_err(Refused::conflict)?;
+        Ok(flushing.or(ordered).or(judged))
+    }
+}
+
+impl HandedMembership {
+    fn of(key: &SlotKey) -> Self {
+        Self {
+            pool: key.pool.to_string(),
+            backend: key.backend.to_string(),
+            address: key.address,
+            vip: key.vip.as_ref().map(|at| (at.vip.to_string(), at.family == Family::V4)),
+        }
     }
 }
 
@@ -204,8 +235,12 @@ mod tests {
         services = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\n";
 
     fn started() -> (Controller, Snapshot) {
+        start(FILE)
+    }
+
+    fn start(file: &str) -> (Controller, Snapshot) {
         let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
-        let config: Config = config::parse(FILE, Path::new("a.toml"), &secret).unwrap().0;
+        let config: Config = config::parse(file, Path::new("a.toml"), &secret).unwrap().0;
         Controller::start(Arc::new(config), "lb1", Arc::default(), Duration::ZERO).unwrap()
     }
 
@@ -265,5 +300,47 @@ mod tests {
         let next = last.give(&mut new, &mut taken, &next, at(67)).unwrap().unwrap_or(next);
         assert!(new.runtime_state().overrides.is_empty() && taken.rows(&new, at(68)).is_empty());
         assert_eq!(states(&next, &new), [SlotState::Serving, SlotState::Serving, SlotState::Down]);
+    }
+
+    /// A keyed pool of the servers `a`, `b` and `c`, which are emptied after an outage.
+    fn started_keyed() -> (Controller, Snapshot) {
+        let kv = "checks = [\"web\"]\nkv = { protocol = \"memcached\", clients = [\"198.51.100.0/24\"] }";
+        let file = FILE.replace("checks = [\"web\"]", kv).replace("protocol = \"tcp\"", "protocol = \"udp\"");
+        start(&file)
+    }
+
+    #[test]
+    fn next_process_flushes_servers_before_they_serve() {
+        let ((mut old, mut current), at) = (started_keyed(), Duration::from_secs);
+        let b = IpAddr::from([198, 18, 0, 2]);
+        let watched: Vec<TargetKey> = old.watched().into_iter().map(|one| one.key).collect();
+        let all = |state| watched.iter().map(|key| (key.clone(), state)).collect::<Vec<_>>();
+        let only_b = |state| all(state).into_iter().filter(|(key, _)| key.address == b).collect::<Vec<_>>();
+        for (states, now) in
+            [(all(HealthState::Up), 1), (only_b(HealthState::Down), 2), (only_b(HealthState::Up), 3)]
+        {
+            current = old.health_states(&states, &current, at(now)).unwrap().unwrap();
+        }
+        let flushing = [SlotState::Serving, SlotState::Draining, SlotState::Serving];
+        assert_eq!((states(&current, &old), old.flushes().len()), (flushing.into(), 1));
+
+        let hand = |old: &Controller| {
+            let handed = HandedState::of(old, &Overrides::default(), []);
+            serde_json::from_str::<HandedState>(&serde_json::to_string(&handed).unwrap()).unwrap()
+        };
+        let ((mut new, first), mut taken) = (started_keyed(), Overrides::default());
+        let next = hand(&old).give(&mut new, &mut taken, &first, at(4)).unwrap().unwrap();
+        assert_eq!((states(&next, &new), new.flushes().len()), (flushing.into(), 1));
+        let done = health::Flushed { number: new.flushes()[0].number, result: Ok(()) };
+        let served = new.flushed(&[done], &next, at(5)).unwrap().unwrap();
+        assert_eq!((states(&served, &new), new.flushes().len()), (vec![SlotState::Serving; 3], 0));
+
+        // The old process has flushed the server between its offer and the end of the takeover.
+        let ((mut new, first), mut taken) = (started_keyed(), Overrides::default());
+        let next = hand(&old).give(&mut new, &mut taken, &first, at(4)).unwrap().unwrap();
+        let done = health::Flushed { number: old.flushes()[0].number, result: Ok(()) };
+        old.flushed(&[done], &current, at(5)).unwrap().unwrap();
+        let next = hand(&old).give(&mut new, &mut taken, &next, at(6)).unwrap().unwrap();
+        assert_eq!((states(&next, &new), new.flushes().len()), (vec![SlotState::Serving; 3], 0));
     }
 }

@@ -69,7 +69,8 @@ macro_rules! drop_reasons {
                 KvWrongArguments = "kv_wrong_arguments",
                 /// A numeric argument of a keyed request is not a number or is out of range.
                 KvBadNumber = "kv_bad_number",
-                /// A flag of a meta command in a keyed request is unknown, repeated or malformed.
+                /// A flag of a meta command in a keyed request is unknown, repeated, malformed, or
+                /// not allowed. The flag E is not allowed with kv.cache.
                 KvBadFlag = "kv_bad_flag",
                 /// The base64 key of a keyed request is not in canonical form.
                 KvBadBase64 = "kv_bad_base64",
@@ -93,10 +94,10 @@ macro_rules! drop_reasons {
                 /// arrived in fragments, or has no space for the change.
                 KvShortLife = "kv_short_life",
                 /// A keyed request must be proxied, but the table of proxied requests of this
-                /// thread is full.
+                /// thread is full, or its service has no space left in the table.
                 KvProxiedFull = "kv_proxied_full",
                 /// A request has keys on several backends, but the table of gathered requests of
-                /// this thread is full.
+                /// this thread is full, or its service has no space left in the table.
                 KvGatherFull = "kv_gather_full",
                 /// A request has keys on several backends, but this thread has too few free frames
                 /// to send a request to each of them.

@@ -86,11 +86,12 @@ pub use request::{
 };
 pub use selection::{Decision, Selection};
 pub use slot::{
-    Forwarding, Generation, NextHop, PoolTable, ServiceId, Slot, SlotId, SlotState, THIS_MACHINE, TooBig,
+    Forwarding, Generation, NextHop, PoolTable, ServiceId, Slot, SlotId, SlotState, Spread, THIS_MACHINE,
+    TooBig,
 };
 pub use snapshot::{Snapshot, SnapshotError};
 pub use source_ports::SourcePorts;
-pub use spread::{HopTable, Spread};
+pub use spread::HopTable;
 pub use thread_counters::{FlowTableCounters, FragmentTableCounters, PairCounter, ThreadCounters, Totals};
 pub use value_cache::{AskedAt, ValueCache};
 pub use verdict::{Forward, FragmentStep, HoldSlot, NotSent, Outlet, Verdict};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use maglev_hash::Table;
 use packet::{Family, Mac, Template};
 
-use crate::{InterfaceId, Spread, Tagging};
+use crate::{HopTable, InterfaceId, Tagging};
 
 /// The number of a configuration generation. A process starts with generation 1, and each new
 /// generation is one higher.
@@ -62,6 +62,33 @@ impl NextHop {
     #[must_use]
     pub const fn plain(destination: Mac, source: Mac) -> Self {
         Self { destination, source, interface: InterfaceId(0), tagging: Tagging::Keep }
+    }
+}
+
+/// Several next hops of one slot. Each flow uses one of them.
+#[derive(Clone, Debug)]
+pub struct Spread {
+    hops: Box<[NextHop]>,
+    table: HopTable,
+}
+
+impl Spread {
+    /// Combines the hops of a set with the table of the set.
+    #[must_use]
+    pub fn new(hops: Vec<NextHop>, table: HopTable) -> Self {
+        Self { hops: hops.into(), table }
+    }
+
+    /// Returns all hops.
+    #[must_use]
+    pub fn hops(&self) -> &[NextHop] {
+        &self.hops
+    }
+
+    /// Returns the place of a flow's hop in [`Self::hops`].
+    #[inline]
+    pub(crate) fn place(&self, flow_hash: u64) -> usize {
+        self.table.place(flow_hash)
     }
 }
 

@@ -6,7 +6,7 @@
 //! [`Snapshot::new`] checks that all references to services, slots and ranks in a snapshot are
 //! valid.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -47,6 +47,8 @@ pub struct Snapshot {
     pub(crate) opens: bool,
     /// `true` if this machine sends upstream requests to backends.
     has_upstream_requests: bool,
+    /// The addresses of backends that reply from their own address, in ascending order.
+    proxied: Arc<[[u8; 16]]>,
     peers: Option<Arc<PoolTable>>,
     filter: Arc<Filter>,
 }
@@ -63,6 +65,7 @@ impl Snapshot {
         check(&parts)?;
         let vips = vip_table(&parts)?;
         let (filter, has_upstream_requests) = (filter(&parts), has_upstream_requests(&parts.services));
+        let proxied = proxied(&parts.services, &parts.slots);
         Ok(Self {
             generation: parts.generation,
             hasher: FlowHasher::new(&parts.hash_key),
@@ -78,6 +81,7 @@ impl Snapshot {
             opens: !parts.tunnels.is_empty(),
             tunnels: parts.tunnels.into(),
             has_upstream_requests,
+            proxied,
             peers: parts.peers,
             filter: Arc::new(filter),
         })
@@ -245,6 +249,15 @@ impl Snapshot {
         self.trace.as_deref()
     }
 
+    /// Returns `true` if a backend of a keyed pool may send replies to upstream requests from this
+    /// address and port. The packet thread that sent the request compares them with its request.
+    #[cold]
+    pub(crate) fn may_answer(&self, source: &[u8; 16], port: u16) -> bool {
+        let at_vip = self.vips.find(source, packet::protocol::UDP, port);
+        at_vip.is_some_and(|index| self.service(index).keyed.is_some())
+            || self.proxied.binary_search(source).is_ok()
+    }
+
     /// Returns a copy of this snapshot with new slot states and the same generation. The Maglev
     /// tables stay the same, and rehashing skips slots that are not serving.
     ///
@@ -289,7 +302,8 @@ impl Snapshot {
         let known = known.chain(remotes.map(|remote| Arc::as_ptr(&remote.pool))).collect();
         check_pools(&services, self.slots.len(), known)?;
         let has_upstream_requests = has_upstream_requests(&services);
-        Ok(Self { has_upstream_requests, services: services.into(), ..self.clone() })
+        let proxied = proxied(&services, &self.slots);
+        Ok(Self { has_upstream_requests, proxied, services: services.into(), ..self.clone() })
     }
 }
 
@@ -378,6 +392,16 @@ fn has_upstream_requests(services: &[Service]) -> bool {
         rules.gather.is_some() || rules.cache.is_some() || rules.path != KeyPath::Direct
     };
     services.iter().any(|service| service.keyed.as_ref().is_some_and(asks))
+}
+
+/// Returns the addresses of all backends of proxied pools, in ascending order.
+fn proxied(services: &[Service], slots: &[Slot]) -> Arc<[[u8; 16]]> {
+    let keyed = services.iter().filter_map(|service| Some((service, service.keyed.as_deref()?)));
+    let keyed = keyed.filter(|(_, keyed)| keyed.rules.path != KeyPath::Direct);
+    let pools = keyed.flat_map(|(service, keyed)| [&service.pool].into_iter().chain(keyed.pools.iter()));
+    let backends = pools.flat_map(|pool| &pool.slots).filter_map(|slot| slots.get(slot.0 as usize));
+    let addresses: BTreeSet<[u8; 16]> = backends.map(|backend| mapped(backend.address)).collect();
+    addresses.into_iter().collect()
 }
 
 fn vip_table(parts: &Parts) -> Result<VipTable, SnapshotError> {

@@ -1,4 +1,4 @@
-//! The next hops of a slot whose route has several, and the table that assigns flows to them.
+//! The table that assigns flows to the next hops of a slot whose route has several.
 //!
 //! The table is consistent: a flow keeps its hop as long as the hop is in the set, whichever other
 //! hops join or leave the set. The flow hash selects an entry, as in a Maglev table. Each entry
@@ -10,15 +10,6 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-
-use crate::NextHop;
-
-/// Several next hops of one slot. Each flow uses one of them.
-#[derive(Clone, Debug)]
-pub struct Spread {
-    hops: Box<[NextHop]>,
-    table: HopTable,
-}
 
 /// Assigns flow hashes to the hops of a set. Slots with the same set share one table.
 #[derive(Clone, Debug)]
@@ -50,26 +41,6 @@ impl HopTable {
         // Maglev tables use the highest bits, and GUE source ports the lowest bits.
         let entry = (flow_hash >> 20) as usize % ENTRIES;
         usize::from(self.0[entry])
-    }
-}
-
-impl Spread {
-    /// Combines the hops of a set with the table of the set.
-    #[must_use]
-    pub fn new(hops: Vec<NextHop>, table: HopTable) -> Self {
-        Self { hops: hops.into(), table }
-    }
-
-    /// Returns all hops.
-    #[must_use]
-    pub fn hops(&self) -> &[NextHop] {
-        &self.hops
-    }
-
-    /// Returns the place of a flow's hop in [`Self::hops`].
-    #[inline]
-    pub(crate) fn place(&self, flow_hash: u64) -> usize {
-        self.table.place(flow_hash)
     }
 }
 

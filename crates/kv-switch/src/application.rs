@@ -164,6 +164,12 @@ pub trait Application: fmt::Debug + Send + Sync {
         true
     }
 
+    /// Returns `false` if the server sends no reply to `request`, whether the request succeeds or
+    /// not. Errors such as a lack of memory are not considered.
+    fn has_answer(&self, _request: &Request<'_>) -> bool {
+        true
+    }
+
     /// Returns the properties of `request` if the request has the same result on every server that
     /// stores the key. Returns `None` if the result depends on stored data, because the request
     /// would then increase existing differences between replicas.

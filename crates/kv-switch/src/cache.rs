@@ -50,15 +50,17 @@ pub struct CacheConfig {
     pub sum: fn(&[u8]) -> u16,
 }
 
-/// A cache of hot values. `T` is the type of the data that the caller stores with a fetch.
+/// A cache of hot values. `T` is the type by which the caller identifies the address and port at
+/// which a server is asked. Different processes of a server may have different values of a key, so
+/// `T` is a part of the name of each cached value.
 #[derive(Debug)]
 pub struct Cache<T> {
     epochs: Arc<Epochs>,
-    shard: Shard,
+    shard: Shard<T>,
     sketch: Sketch,
     fills: Fills<T>,
     credit: Credit,
-    useless: Useless,
+    useless: Useless<T>,
     counts: CacheCounts,
     sum: fn(&[u8]) -> u16,
 }
@@ -80,13 +82,14 @@ pub struct Read<'a, T> {
     /// The current configuration generation. Values that were cached in another generation are not
     /// served.
     pub generation: u64,
-    /// The caller's data, which is stored with the fetch if this read starts a fetch.
-    pub context: T,
+    /// The address and port at which the server is asked. Values that were fetched at another
+    /// address are not served.
+    pub asked: T,
 }
 
-impl<T> Read<'_, T> {
-    fn name(&self) -> Name<'_> {
-        Name { hash: self.hash, server: self.server, key: self.key }
+impl<T: Copy> Read<'_, T> {
+    fn name(&self) -> Name<'_, T> {
+        Name { hash: self.hash, server: self.server, asked: self.asked, key: self.key }
     }
 }
 
@@ -110,11 +113,11 @@ pub struct CacheCounts {
     pub bytes: u64,
 }
 
-impl<T: Copy> Cache<T> {
+impl<T: Copy + PartialEq> Cache<T> {
     /// Creates an empty cache.
     ///
     /// # Cost
-    /// Reserves [`CacheConfig::memory`] and 340 KB.
+    /// Reserves [`CacheConfig::memory`] and 370 KB.
     #[must_use]
     pub fn new(config: &CacheConfig) -> Self {
         let [first, second] = config.seed;
@@ -124,7 +127,7 @@ impl<T: Copy> Cache<T> {
             sketch: Sketch::new(SKETCH_WIDTH),
             fills: Fills::new(KeyHash::sip(first, second)),
             credit: Credit::default(),
-            useless: Useless(vec![(0, 0, Epoch::default()); USELESS_KEYS].into()),
+            useless: Useless(vec![None; USELESS_KEYS].into()),
             counts: CacheCounts::default(),
             sum: config.sum,
         }
@@ -193,7 +196,7 @@ impl<T: Copy> Cache<T> {
         self.credit.earn();
         let Some(copy) = self.shard.warm(number) else { return false };
         copy.state.reads = copy.state.reads.saturating_add(1);
-        now >= copy.state.renewed_at && !copy.is_asked_for
+        now >= copy.state.lease.renewed_at(copy.state.until) && !copy.is_asked_for
     }
 
     /// Requests a fetch that renews a cached value whose lease ends soon.
@@ -208,7 +211,7 @@ impl<T: Copy> Cache<T> {
         let rate = self.sketch.count(now, read.hash);
         if rate >= read.lease.worth_asking() {
             let epoch = self.epochs.of(read.hash, read.server);
-            if !self.useless.has(now, read.hash, epoch) {
+            if !self.useless.has(now, &read.name(), epoch) {
                 self.want(now, read, rate >= read.lease.pays());
             }
         }
@@ -275,17 +278,31 @@ impl Credit {
 /// Frequently read keys that cannot be cached because their value is missing or too long. Such a
 /// key is not fetched again for one second, unless it is written.
 #[derive(Debug)]
-struct Useless(Box<[(u64, u64, Epoch)]>);
+struct Useless<T>(Box<[Option<UselessKey<T>>]>);
 
-impl Useless {
-    fn has(&self, now: u64, hash: u64, epoch: Epoch) -> bool {
-        let known = self.0.get(Self::place(hash));
-        known.is_some_and(|&(known, until, of)| known == hash && now < until && of == epoch)
+#[derive(Clone, Copy, Debug)]
+struct UselessKey<T> {
+    hash: u64,
+    server: u32,
+    asked: T,
+    until: u64,
+    epoch: Epoch,
+}
+
+impl<T: Copy + PartialEq> Useless<T> {
+    fn has(&self, now: u64, name: &Name<'_, T>, epoch: Epoch) -> bool {
+        let known = self.0.get(Self::place(name.hash)).and_then(Option::as_ref);
+        known.is_some_and(|known| {
+            (known.hash, known.server, known.asked) == (name.hash, name.server, name.asked)
+                && now < known.until
+                && known.epoch == epoch
+        })
     }
 
-    fn add(&mut self, now: u64, hash: u64, epoch: Epoch) {
-        if let Some(place) = self.0.get_mut(Self::place(hash)) {
-            *place = (hash, now.saturating_add(SECOND), epoch);
+    fn add(&mut self, now: u64, name: &Name<'_, T>, epoch: Epoch) {
+        if let Some(place) = self.0.get_mut(Self::place(name.hash)) {
+            let &Name { hash, server, asked, .. } = name;
+            *place = Some(UselessKey { hash, server, asked, until: now.saturating_add(SECOND), epoch });
         }
     }
 

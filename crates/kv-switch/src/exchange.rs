@@ -37,11 +37,12 @@ pub enum ExchangeError {
     #[error("the range of source ports is empty")]
     NoPorts,
     /// The capacity is 0, or larger than the number of ids.
-    #[error("capacity {capacity} is out of range, use 1 to {ids} (65536 for each source port)")]
+    #[error("capacity {capacity} is out of range, use 1 to {ids} (65536 for each source port, minus one)")]
     Capacity {
         /// The requested capacity.
         capacity: usize,
-        /// The number of available ids, which is 65,536 for each port.
+        /// The number of available ids, which is 65,536 for each port, without
+        /// [`Exchanges::spare_id`].
         ids: usize,
     },
 }
@@ -108,9 +109,18 @@ impl<T> Exchanges<T> {
         let first_port = *ports.start();
         match ports.len() * IDS_OF_A_PORT {
             0 => Err(ExchangeError::NoPorts),
-            ids if capacity == 0 || capacity > ids => Err(ExchangeError::Capacity { capacity, ids }),
-            ids => Ok(Self::with_ids(first_port, ids, capacity, timeouts)),
+            ids if capacity == 0 || capacity >= ids => {
+                Err(ExchangeError::Capacity { capacity, ids: ids - 1 })
+            }
+            ids => Ok(Self::with_ids(first_port, ids - 1, capacity, timeouts)),
         }
+    }
+
+    /// Returns the id that no exchange ever has, for requests without an answer. If a server
+    /// answers such a request, its answer belongs to no exchange.
+    #[must_use]
+    pub fn spare_id(&self) -> ExchangeId {
+        self.port_and_request(self.ids)
     }
 
     pub(crate) fn with_ids(first_port: u16, ids: usize, capacity: usize, timeouts: &[u64]) -> Self {
@@ -252,7 +262,10 @@ impl<T> Exchanges<T> {
 
     fn id(&self, number: usize) -> ExchangeId {
         let turn = self.slots.get(number).map_or(0, |slot| slot.turn);
-        let id = (self.first + number + turn * self.capacity) % self.ids;
+        self.port_and_request((self.first + number + turn * self.capacity) % self.ids)
+    }
+
+    fn port_and_request(&self, id: usize) -> ExchangeId {
         let low = |number: usize| u16::try_from(number % IDS_OF_A_PORT).unwrap_or_default();
         ExchangeId { port: self.first_port.wrapping_add(low(id / IDS_OF_A_PORT)), request: low(id) }
     }

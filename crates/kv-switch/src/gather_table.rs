@@ -13,9 +13,10 @@
 use std::convert::Infallible;
 use std::ops::{ControlFlow, RangeInclusive};
 
+use crate::gather_parts::{Parts, Target};
 use crate::{
     Application, Arrival, Ask, Content, Effect, ExchangeError, ExchangeId, Exchanges, Gather, KeyHash,
-    KeyRoom, Late, MAX_KEYS, NoAnswer, OwnId, Progress, Request, Stored,
+    KeyRoom, Late, MAX_KEYS, NoAnswer, OwnId, Progress, Request, Shares, Stored,
 };
 
 /// The parameters of a [`GatherTable`].
@@ -23,7 +24,8 @@ use crate::{
 pub struct GatherConfig<'a> {
     /// The source ports of upstream requests. No other table may use these ports.
     pub ports: RangeInclusive<u16>,
-    /// The maximum number of client requests in progress.
+    /// The maximum number of client requests in progress for one pool. All pools together may have
+    /// one and a half times as many.
     pub requests: usize,
     /// The maximum number of exchanges that the caller begins itself.
     pub others: usize,
@@ -43,7 +45,9 @@ pub struct GatherTable<T, X = Infallible> {
     entries: Vec<Option<Entry<T>>>,
     /// The indices of free entries.
     free: Vec<u32>,
-    at_most: usize,
+    /// The requests and the keys of each pool.
+    requests_of: Shares,
+    keys_of: Shares,
     /// One region of [`REQUEST_BYTES`] for each entry.
     requests: Box<[u8]>,
     /// One region of [`ANSWER_BYTES`] for each answer index.
@@ -62,17 +66,10 @@ pub struct NewGather<'a, T> {
     pub timeout: usize,
     /// Determines the result for a key that has no server or whose server does not answer in time.
     pub late: Late,
+    /// The number of the pool, for the division of the table among pools.
+    pub pool: u32,
     /// The caller's data for the request.
     pub context: T,
-}
-
-/// The server that stores a key, and the maximum payload of a datagram to that server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// The number by which the caller identifies the server.
-    pub server: u32,
-    /// The maximum payload of one datagram to the server, in bytes.
-    pub room: u16,
 }
 
 /// The reason why a request could not begin. The table is then unchanged.
@@ -145,6 +142,7 @@ struct Entry<T> {
     ask: Ask,
     length: usize,
     late: Late,
+    pool: u32,
     /// `true` if a key is treated as missing because its server did not answer.
     is_incomplete: bool,
     parts: Parts,
@@ -153,48 +151,6 @@ struct Entry<T> {
     answers: [u32; MAX_KEYS],
     used: usize,
     context: T,
-}
-
-/// The upstream requests of one client request.
-#[derive(Clone, Copy, Debug)]
-struct Parts {
-    parts: [Part; MAX_KEYS],
-    count: usize,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    server: u32,
-    /// The number of unused payload bytes in the datagram.
-    room: usize,
-    /// `None` if no further answer is expected.
-    exchange: Option<ExchangeId>,
-}
-
-impl Parts {
-    const NONE: Self = Self { parts: [Part { server: 0, room: 0, exchange: None }; MAX_KEYS], count: 0 };
-
-    /// Returns the index of the part for a key of `key` bytes, and adds a part if necessary.
-    /// Returns `None` if no part has room.
-    fn place(&mut self, target: Target, key: usize) -> Option<u8> {
-        let needed = key + COMMAND_BYTES;
-        let fits = |part: &Part| part.server == target.server && part.room >= needed;
-        let known = self.each().iter().position(fits);
-        let number = known.unwrap_or(self.count);
-        let part = self.parts.get_mut(number)?;
-        if known.is_none() {
-            let room = usize::from(target.room).checked_sub(FRAME_BYTES + needed)?;
-            *part = Part { server: target.server, room, exchange: None };
-            self.count += 1;
-        } else {
-            part.room -= needed;
-        }
-        u8::try_from(number).ok()
-    }
-
-    fn each(&self) -> &[Part] {
-        self.parts.get(..self.count).unwrap_or_default()
-    }
 }
 
 /// The keys of a request, assigned to parts.
@@ -233,22 +189,26 @@ impl<T, X> GatherTable<T, X> {
     /// # Errors
     /// Returns an [`ExchangeError`] if the number of ports is 0 or too small for the requests.
     /// # Cost
-    /// Reserves 22 KB for each request. The kernel provides physical memory on first use.
+    /// Reserves 33 KB for each request. The kernel provides physical memory on first use.
     pub fn new(config: &GatherConfig<'_>) -> Result<Self, ExchangeError> {
         let ids = config.ports.len() << 16;
-        let (count, [first, second]) = (config.requests, config.seed);
+        let requests_of = Shares::new(config.requests);
+        let keys_of = Shares::new(config.requests * KEYS_A_REQUEST);
+        let (count, keys, [first, second]) = (requests_of.total(), keys_of.total(), config.seed);
         let nonces = KeyHash::sip(first, second);
-        let capacity = (count * PARTS_A_REQUEST + config.others).min(ids);
+        // Each part has at least one key.
+        let capacity = (keys + config.others).min(ids.saturating_sub(1));
         let numbers = |count: usize| (0..u32::try_from(count).unwrap_or(u32::MAX)).rev().collect();
         Ok(Self {
             exchanges: Exchanges::new(config.ports.clone(), capacity, config.timeouts)?
                 .starting_at(nonces.hash(b"the first exchange")),
             entries: Vec::with_capacity(count),
             free: Vec::with_capacity(count),
-            at_most: count,
+            requests_of,
+            keys_of,
             requests: vec![0; count * REQUEST_BYTES].into_boxed_slice(),
-            answers: vec![0; count * ANSWERS_A_REQUEST * ANSWER_BYTES].into_boxed_slice(),
-            free_answers: numbers(count * ANSWERS_A_REQUEST),
+            answers: vec![0; keys * ANSWER_BYTES].into_boxed_slice(),
+            free_answers: numbers(keys),
             nonces,
             asked: 0,
         })
@@ -270,10 +230,12 @@ impl<T, X> GatherTable<T, X> {
         let number = self.vacant().ok_or(NotBegun::Full)?;
         let Assigned { mut gather, mut parts, lacks } = Assigned::new(application, &new, target)?;
         gather.expire(NOBODY, Late::IsMissing);
-        let NewGather { request, timeout, late, context } = new;
+        let NewGather { request, timeout, late, pool, context } = new;
         let keys = usize::from(request.ask.keys);
         let left = self.free_answers.len().checked_sub(keys).ok_or(NotBegun::Full)?;
-        self.begin_exchanges(now, timeout, number, &mut parts)?;
+        self.take_share(pool, keys)?;
+        self.begin_exchanges(now, timeout, number, &mut parts)
+            .inspect_err(|_| self.give_share(pool, keys))?;
         let mut answers = [0; MAX_KEYS];
         answers.iter_mut().zip(self.free_answers.drain(left..).rev()).for_each(|(to, from)| *to = from);
         if self.free.pop().is_none() {
@@ -284,11 +246,27 @@ impl<T, X> GatherTable<T, X> {
             copy.copy_from_slice(request.payload);
         }
         let entry =
-            Entry { gather, ask, length, late, is_incomplete: lacks, parts, answers, used: 0, context };
+            Entry { gather, ask, length, late, pool, is_incomplete: lacks, parts, answers, used: 0, context };
         if let Some(place) = self.entries.get_mut(number as usize) {
             *place = Some(entry);
         }
         Ok(number)
+    }
+
+    fn take_share(&mut self, pool: u32, keys: usize) -> Result<(), NotBegun> {
+        if !self.requests_of.take(pool, 1) {
+            return Err(NotBegun::Full);
+        }
+        if !self.keys_of.take(pool, keys) {
+            self.requests_of.give(pool, 1);
+            return Err(NotBegun::Full);
+        }
+        Ok(())
+    }
+
+    fn give_share(&mut self, pool: u32, keys: usize) {
+        self.requests_of.give(pool, 1);
+        self.keys_of.give(pool, keys);
     }
 
     /// Begins an exchange for each part. If one of the exchanges cannot begin, the function ends
@@ -354,6 +332,12 @@ impl<T, X> GatherTable<T, X> {
             Sent::Part(part) => ExchangeFor::Part(part.entry),
             Sent::Other(other) => ExchangeFor::Other(other),
         })
+    }
+
+    /// Returns the id for requests without an answer ([`Exchanges::spare_id`]).
+    #[must_use]
+    pub fn spare_id(&self) -> ExchangeId {
+        self.exchanges.spare_id()
     }
 
     /// Returns the index of the part whose exchange has this id.
@@ -514,6 +498,7 @@ impl<T, X> GatherTable<T, X> {
         let answers = entry.answers.get(..usize::from(entry.ask.keys)).unwrap_or_default();
         self.free_answers.extend(answers.iter().rev());
         self.free.push(number);
+        self.give_share(entry.pool, entry.ask.keys.into());
     }
 
     /// Returns the earliest deadline of all exchanges.
@@ -542,7 +527,8 @@ impl<T, X> GatherTable<T, X> {
 
     /// Returns the index for the next request, or `None` if the table is full.
     fn vacant(&self) -> Option<u32> {
-        let fresh = || u32::try_from(self.entries.len()).ok().filter(|_| self.entries.len() < self.at_most);
+        let has_fresh = self.entries.len() < self.requests_of.total();
+        let fresh = || u32::try_from(self.entries.len()).ok().filter(|_| has_fresh);
         self.free.last().copied().or_else(fresh)
     }
 
@@ -589,12 +575,8 @@ fn answer_place(number: u32, length: usize) -> std::ops::Range<usize> {
 const REQUEST_BYTES: usize = 9_216;
 /// The maximum length of the payload of an answer, in bytes.
 const ANSWER_BYTES: usize = 1_408;
-/// The average number of keys per request for which answer memory is reserved. If requests have
-/// more keys on average, fewer requests fit into the table.
-const ANSWERS_A_REQUEST: usize = 8;
-const PARTS_A_REQUEST: usize = 8;
-/// The maximum number of bytes in the command for one key, not counting the key itself.
-const COMMAND_BYTES: usize = 48;
-const FRAME_BYTES: usize = 8;
+/// The average number of keys per request for which answer memory and exchanges are reserved. If
+/// requests have more keys on average, fewer requests fit into the table.
+const KEYS_A_REQUEST: usize = 8;
 /// The part index of keys that have no server.
 const NOBODY: u8 = u8::MAX;

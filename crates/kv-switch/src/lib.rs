@@ -151,6 +151,7 @@ mod application;
 mod cache;
 mod exchange;
 mod gather;
+mod gather_parts;
 mod gather_table;
 mod header;
 mod hot_keys;
@@ -161,6 +162,7 @@ mod refusal;
 mod replicas;
 mod ring;
 mod routes;
+mod shares;
 mod sync;
 
 pub use crate::answer::{
@@ -175,8 +177,9 @@ pub use crate::cache::{
 };
 pub use crate::exchange::{EXCHANGE_REST_NS, ExchangeError, ExchangeId, Exchanges};
 pub use crate::gather::{Arrival, Gather, Late, MAX_KEYS, Place, Progress};
+pub use crate::gather_parts::Target;
 pub use crate::gather_table::{
-    ExchangeFor, Expired, GatherConfig, GatherTable, NewGather, NotBegun, NotTaken, Target,
+    ExchangeFor, Expired, GatherConfig, GatherTable, NewGather, NotBegun, NotTaken,
 };
 pub use crate::header::Header;
 pub use crate::hot_keys::{HotKey, HotKeys, hottest};
@@ -189,6 +192,7 @@ pub use crate::replicas::{
 };
 pub use crate::ring::{Choice, Ring, RingError, Server, ring_name};
 pub use crate::routes::{RouteError, Routes};
+pub use crate::shares::Shares;
 
 /// Compiles and runs the example in README.md as a test.
 #[cfg(doctest)]

@@ -50,13 +50,21 @@ pub const MAX_KEY_BYTES: usize = 250;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memcached {
     max_keys: u16,
+    refuses_versions: bool,
 }
 
 impl Memcached {
     /// Creates the protocol. Requests with more than `max_keys` keys are refused.
     #[must_use]
     pub const fn new(max_keys: u16) -> Self {
-        Self { max_keys }
+        Self { max_keys, refuses_versions: false }
+    }
+
+    /// Refuses meta commands with the flag `E`, which sets the version (CAS) of a value. A cache
+    /// renews a value if its version is unchanged, so clients of a cache must not choose versions.
+    #[must_use]
+    pub const fn refusing_versions(self) -> Self {
+        Self { refuses_versions: true, ..self }
     }
 }
 
@@ -66,7 +74,11 @@ impl Application for Memcached {
         if frame::first_byte(datagram)? == binary::REQUEST {
             return binary::read(datagram, self.max_keys);
         }
-        ascii::read(datagram, self.max_keys)
+        let ask = ascii::read(datagram, self.max_keys)?;
+        if self.refuses_versions && meta::sets_version(datagram.payload(), &ask) {
+            return Err(Refusal::BadFlag);
+        }
+        Ok(ask)
     }
 
     fn items(&self, payload: &[u8], ask: &Ask, each: &mut dyn FnMut(Item) -> ControlFlow<()>) {
@@ -168,6 +180,10 @@ impl Application for Memcached {
 
     fn is_acknowledged(&self, request: &Request<'_>) -> bool {
         quiet::is_acknowledged(request)
+    }
+
+    fn has_answer(&self, request: &Request<'_>) -> bool {
+        quiet::has_answer(request)
     }
 
     fn replicated(&self, request: &Request<'_>) -> Option<Replicated> {

@@ -47,9 +47,9 @@ pub enum Refusal {
     /// A number is malformed or out of range.
     #[error("a number is malformed or out of range")]
     BadNumber,
-    /// A flag of a meta command is not valid for this command, is repeated, or has a malformed
-    /// token.
-    #[error("a flag is unknown, repeated or malformed")]
+    /// A flag of a meta command is not valid for this command, is repeated, has a malformed token,
+    /// or is not allowed, such as `E` with a cache.
+    #[error("a flag is unknown, repeated, malformed or not allowed")]
     BadFlag,
     /// The key of a meta command with flag `b` is not canonical base64.
     #[error("the key is not canonical base64")]

@@ -10,7 +10,8 @@
 //! every server has answered or timed out and no reply has to be sent.
 
 use crate::{
-    Application, Ask, ExchangeId, GatherTable, KeyHash, NotTaken, Outcome, OwnId, Request, ShortLife, Target,
+    Application, Ask, ExchangeId, GatherTable, KeyHash, NotTaken, Outcome, OwnId, Request, Shares, ShortLife,
+    Target,
 };
 
 /// The maximum number of servers per key.
@@ -69,6 +70,8 @@ pub struct NewWrite<'a, T> {
     /// The timeout for each server, as an index into
     /// [`GatherConfig::timeouts`](crate::GatherConfig::timeouts).
     pub timeout: usize,
+    /// The number of the pool, for the division of the table among pools.
+    pub pool: u32,
     /// The caller's data for the write.
     pub context: T,
 }
@@ -125,7 +128,7 @@ pub struct Writes<T> {
     entries: Vec<Option<Entry<T>>>,
     /// The indices of free entries.
     free: Vec<u32>,
-    at_most: usize,
+    writes_of: Shares,
     /// One region of [`REQUEST_BYTES`] for each entry.
     requests: Box<[u8]>,
     nonces: KeyHash,
@@ -139,6 +142,7 @@ struct Entry<T> {
     parts: [Part; MAX_REPLICAS],
     acks: Acks,
     wants_answer: bool,
+    pool: u32,
     context: T,
 }
 
@@ -240,17 +244,20 @@ impl Acks {
 }
 
 impl<T> Writes<T> {
-    /// Creates an empty table for `requests` writes in progress. The second argument is a random
+    /// Creates an empty table for `requests` writes in progress of one pool. All pools together may
+    /// have one and a half times as many. The second argument is a random
     /// secret for nonces. Use a new secret for each table and after each restart.
     ///
     /// # Cost
     /// Reserves 2 KB for each write. The kernel provides physical memory on first use.
     #[must_use]
     pub fn new(requests: usize, [first, second]: [u64; 2]) -> Self {
+        let writes_of = Shares::new(requests);
+        let requests = writes_of.total();
         Self {
             entries: Vec::with_capacity(requests),
             free: Vec::with_capacity(requests),
-            at_most: requests,
+            writes_of,
             requests: vec![0; requests * REQUEST_BYTES].into_boxed_slice(),
             nonces: KeyHash::sip(first, second),
             asked: 0,
@@ -278,8 +285,10 @@ impl<T> Writes<T> {
         if length > REQUEST_BYTES || length + MOST_ADDED > room {
             return Err(NotWritten::TooLong);
         }
-        let write = self.vacant().ok_or(NotWritten::Full)?;
-        let parts = self.begin_exchanges(requester, &new, &|part| exchange(CopyId { write, part }))?;
+        let write = self.vacant().filter(|_| self.writes_of.take(new.pool, 1)).ok_or(NotWritten::Full)?;
+        let parts = self
+            .begin_exchanges(requester, &new, &|part| exchange(CopyId { write, part }))
+            .inspect_err(|_| self.writes_of.give(new.pool, 1))?;
         if self.free.pop().is_none() {
             self.entries.push(None); // does not allocate, because the capacity is reserved
         }
@@ -288,8 +297,9 @@ impl<T> Writes<T> {
         }
         let count = replicas.len().min(MAX_REPLICAS);
         let acks = Acks::new(count, ack.of(count), replicated.is_removal);
-        let (ask, context) = (*request.ask, new.context);
-        let entry = Entry { ask, length, parts, acks, wants_answer: replicated.wants_answer, context };
+        let (ask, pool, context) = (*request.ask, new.pool, new.context);
+        let wants_answer = replicated.wants_answer;
+        let entry = Entry { ask, length, parts, acks, wants_answer, pool, context };
         if let Some(place) = self.entries.get_mut(write as usize) {
             *place = Some(entry);
         }
@@ -318,6 +328,12 @@ impl<T> Writes<T> {
             *part = Part { server: target.server, life, nonce, exchange: Some(id) };
         }
         Ok(parts)
+    }
+
+    /// Returns the maximum number of writes in progress, for all pools together.
+    #[must_use]
+    pub const fn total(&self) -> usize {
+        self.writes_of.total()
     }
 
     /// Returns the number of servers to which a write is sent.
@@ -451,15 +467,16 @@ impl<T> Writes<T> {
         let is_over = place.as_ref().is_some_and(|entry| {
             entry.acks.end == End::Closed && entry.parts.iter().all(|part| part.exchange.is_none())
         });
-        if is_over {
-            *place = None;
+        if let Some(entry) = place.take_if(|_| is_over) {
             self.free.push(write);
+            self.writes_of.give(entry.pool, 1);
         }
     }
 
     /// Returns the index for the next write, or `None` if the table is full.
     fn vacant(&self) -> Option<u32> {
-        let fresh = || u32::try_from(self.entries.len()).ok().filter(|_| self.entries.len() < self.at_most);
+        let has_fresh = self.entries.len() < self.writes_of.total();
+        let fresh = || u32::try_from(self.entries.len()).ok().filter(|_| has_fresh);
         self.free.last().copied().or_else(fresh)
     }
 

@@ -88,7 +88,7 @@ fn cached(cache: &mut Cache<()>, epochs: &Epochs, now: u64) {
     let (memcached, payload) = (Memcached::new(32), b"\0\x09\0\0\0\x01\0\0get a\r\n");
     let ask = memcached.read(Datagram::whole(payload)).unwrap();
     let lease = Lease::from_nanos(10_000_000);
-    let read = Read { hash: 7, server: 0, key: b"a", lease, fills_per_server: 8, generation: 1, context: () };
+    let read = Read { hash: 7, server: 0, key: b"a", lease, fills_per_server: 8, generation: 1, asked: () };
     let fetch = loop {
         assert_eq!(cache.look_up(now, &read), None);
         if let Some(fetch) = cache.ask(now) {

@@ -90,8 +90,18 @@ const PROGRAMS: [&str; 24] = [
     "sysctl",
     "systemctl",
 ];
-const EXCEPTIONS: [Exception; 11] = [
+const EXCEPTIONS: [Exception; 13] = [
     exception("how-to/add-a-machine.md", "", "copies files between two machines with scp"),
+    exception(
+        "how-to/configure-interfaces.md",
+        "ip route replace",
+        "needs two uplinks; tests/net/uplinks.rs has such a route",
+    ),
+    exception(
+        "how-to/configure-interfaces.md",
+        "ignore_routes_with_linkdown",
+        "needs two uplinks; tests/net/uplinks.rs checks the setting",
+    ),
     exception("how-to/connect-routers.md", "ip nexthop", "shows one option of a longer router setup"),
     exception("how-to/migrate.md", "ipvsadm", "needs the kernel module ip_vs"),
     exception("how-to/monitor.md", "mkdir", "copies files from another machine with scp"),

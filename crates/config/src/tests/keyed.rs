@@ -13,7 +13,7 @@ const POOLS: &str = "[pool.p]\nbackends = [{ name = \"b1\", address = \"198.18.0
     kv = { protocol = \"memcached\", clients = [\"198.51.100.0/24\"] }\n\
     [pool.q]\nbackends = [{ name = \"b2\", address = \"198.18.0.2\" }]\n\
     [vip.v]\naddresses = [\"203.0.113.1\"]\nservices = [{ ports = [11211], protocol = \"udp\", pool = \"p\" }, \
-    { ports = [11211], protocol = \"tcp\", pool = \"p\" }, { ports = [80], protocol = \"tcp\", pool = \"q\" }]\n";
+    { ports = [11211], protocol = \"tcp\", pool = \"p\", tcp = \"by-flow\" }, { ports = [80], protocol = \"tcp\", pool = \"q\" }]\n";
 
 /// Returns [`POOLS`] with one part replaced.
 pub(super) fn text(from: &str, to: &str) -> String {

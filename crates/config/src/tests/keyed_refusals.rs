@@ -204,3 +204,60 @@ fn wrong_keys_are_named() {
         assert!(shown[0].contains(wanted), "{to}: {wanted:?} not in {shown:#?}");
     }
 }
+
+/// A TCP service chooses its server by flow. With keys on several servers, the service must have
+/// the key `tcp`.
+#[test]
+fn tcp_service_that_scatters_keys_needs_by_flow() {
+    let by_flow = ", tcp = \"by-flow\"";
+    let two = "{ name = \"b1\", address = \"198.18.0.1\" }, { name = \"b3\", address = \"198.18.0.3\" }";
+    let one = "{ name = \"b1\", address = \"198.18.0.1\" }";
+    let route = "\"memcached\", routes = [{ prefix = \"a\", pool = \"q\" }]";
+    let failover = "\"memcached\", failover = { pool = \"q\" }";
+    let more = "{ name = \"b2\", address = \"198.18.0.2\" }, { name = \"b4\", address = \"198.18.0.4\" }";
+    let problems = |changes: &[(&str, &str)]| -> Vec<String> {
+        let text = changes.iter().fold(text("", ""), |text, (from, to)| {
+            assert!(text.contains(from), "no {from:?}");
+            text.replacen(from, to, 1)
+        });
+        all(&text).iter().map(printed).collect()
+    };
+    let scatters = |pool: &str, servers: usize| {
+        format!("a TCP service would scatter the keys of pool \"{pool}\" over {servers} servers; help: ")
+    };
+    let q = "{ name = \"b2\", address = \"198.18.0.2\" }";
+    type Changes<'a> = &'a [(&'a str, &'a str)];
+    let rows: [(Changes<'_>, Option<(&str, String)>); 11] = [
+        (&[(by_flow, "")], None),
+        (&[(one, two)], None),
+        (&[("\"memcached\"", route)], None),
+        (&[(by_flow, ""), (one, two)], Some(("vip.v.services[1]", scatters("p", 2)))),
+        (&[(by_flow, ""), ("\"memcached\"", route)], Some(("vip.v.services[1]", scatters("p", 2)))),
+        (&[(by_flow, ""), ("\"memcached\"", failover)], None),
+        (&[("\"memcached\"", failover), (q, more)], Some(("vip.v.services[2]", scatters("q", 2)))),
+        (&[("\"memcached\"", route), (q, more)], Some(("vip.v.services[2]", scatters("q", 2)))),
+        (
+            &[("pool = \"q\" }]", "pool = \"q\", tcp = \"by-flow\" }]")],
+            Some((
+                "vip.v.services[2].tcp",
+                "tcp = \"by-flow\" has no effect, because pool \"q\" is not keyed; help: remove \"tcp\""
+                    .into(),
+            )),
+        ),
+        (
+            &[("\"udp\", pool = \"p\"", "\"udp\", pool = \"p\", tcp = \"by-flow\"")],
+            Some(("vip.v.services[0].tcp", "\"tcp\" needs protocol = \"tcp\"; help: remove \"tcp\"".into())),
+        ),
+        (
+            &[("by-flow", "by-key")],
+            Some(("vip.v.services[1].tcp", "\"tcp\" must be \"by-flow\", got \"by-key\"".into())),
+        ),
+    ];
+    for (changes, wanted) in rows {
+        let shown = problems(changes);
+        let (place, message) = wanted.clone().unwrap_or_default();
+        let is_wanted = |problem: &String| problem.contains(&format!("{place}: {message}"));
+        assert_eq!(shown.len(), usize::from(wanted.is_some()), "{changes:?}: {shown:#?}");
+        assert!(shown.iter().all(is_wanted), "{changes:?}: {wanted:?} not in {shown:#?}");
+    }
+}

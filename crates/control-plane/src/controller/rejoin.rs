@@ -140,6 +140,29 @@ impl Controller {
         self.restate(empty.iter(), current, now)
     }
 
+    /// Returns the memberships whose servers were unavailable and have not been flushed since then.
+    pub(crate) fn unflushed(&self) -> impl Iterator<Item = &SlotKey> {
+        self.rejoins.unavailable.iter()
+    }
+
+    /// Replaces the memberships that must be flushed, by the result of `is_unflushed` for each
+    /// membership. Memberships that are still unavailable are added. Returns the snapshot to
+    /// publish, or `None` if no slot state changed.
+    ///
+    /// # Errors
+    /// Returns [`CompileError::Snapshot`] if `current` is not derived from the last snapshot that
+    /// [`Controller::finish`] returned.
+    pub(crate) fn take_unflushed(
+        &mut self,
+        is_unflushed: impl Fn(&SlotKey) -> bool,
+        current: &Snapshot,
+        now: Duration,
+    ) -> Result<Option<Snapshot>, CompileError> {
+        let emptied: Vec<SlotKey> = self.plan.emptied().keys().cloned().collect();
+        self.follow_absence(emptied.iter().filter(|key| is_unflushed(key)).cloned().collect());
+        self.restate(emptied.iter(), current, now)
+    }
+
     /// Marks those memberships in `keys` as unavailable that can no longer be in service.
     pub(super) fn note_absence(&mut self, keys: &[&SlotKey]) {
         let mut unavailable = std::mem::take(&mut self.rejoins.unavailable);

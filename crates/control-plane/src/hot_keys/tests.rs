@@ -19,7 +19,7 @@ fn started() -> (Controller, Snapshot) {
                 kv = { protocol = \"memcached\", clients = [\"198.51.100.0/24\"] }\n\
                 [pool.w]\nbackends = [{ name = \"c\", address = \"198.18.0.3\" }]\n\
                 [vip.users]\naddresses = [\"203.0.113.1\"]\nservices = [\
-                { ports = [11211], protocol = \"udp\", pool = \"p\" }, { ports = [11211], protocol = \"tcp\", pool = \"p\" }]\n\
+                { ports = [11211], protocol = \"udp\", pool = \"p\" }, { ports = [11211], protocol = \"tcp\", pool = \"p\", tcp = \"by-flow\" }]\n\
                 [vip.www]\naddresses = [\"203.0.113.2\"]\nservices = [{ ports = [80], protocol = \"tcp\", pool = \"w\" }]\n";
     let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
     let (config, _) = config::parse(text, Path::new("a.toml"), &secret).unwrap();

@@ -15,7 +15,7 @@ fn by_key(host: u8, pool: &str) -> String {
     format!(
         "[vip.{pool}]\naddresses = [\"203.0.113.{host}\"]\nservices = [\
          {{ ports = [11211, \"11300-11301\"], protocol = \"udp\", pool = \"{pool}\" }}, \
-         {{ ports = [11211], protocol = \"tcp\", pool = \"{pool}\" }}]\n"
+         {{ ports = [11211], protocol = \"tcp\", pool = \"{pool}\", tcp = \"by-flow\" }}]\n"
     )
 }
 

@@ -203,6 +203,7 @@ pub(crate) const ROWS: &[Row] = &[
     agreed(&[("remote.fra2.prefixes.edge", "['198.51.100.0/25', '2001:db8:e:200::/56']")]),
     agreed(&[("remote.fra2.addresses.www", "['203.0.113.75', '2001:db8:f::74']")]),
     agreed(&[("vip.www.addresses", "['203.0.113.10', '2001:db8:f::11']")]),
+    agreed(&[("vip.users.services", "[{ ports = [11211], protocol = 'udp', pool = 'users' }]")]),
     agreed(&[("vip.www.services", "[{ ports = [80, 443], protocol = 'tcp', pool = 'web' }]")]),
     agreed(&[(
         "vip.edge-cache.services",
@@ -214,7 +215,7 @@ pub(crate) const ROWS: &[Row] = &[
     )]),
     agreed(&[(
         "vip.edge-cache.services",
-        "[{ ports = [11211], protocol = 'udp', pool = 'cache' }, { ports = ['8000-8099'], protocol = 'tcp', pool = 'cache', hash = 'source' }]",
+        "[{ ports = [11211], protocol = 'udp', pool = 'cache' }, { ports = ['8000-8099'], protocol = 'tcp', pool = 'cache', hash = 'source', tcp = 'by-flow' }]",
     )]),
     agreed(&[(
         "vip.edge-cache.services",

@@ -274,7 +274,7 @@ impl Core {
         fetch: Fetch,
     ) -> Option<()> {
         let Fetch { id, number } = fetch;
-        let asked_at = cache.context(number)?;
+        let asked_at = cache.asked(number)?;
         let (service, keyed) = asked_at.keyed(batch.snapshot)?;
         let vip = asked_at.vip();
         let own = batch.snapshot.own_address(if vip.is_ipv4() { Family::V4 } else { Family::V6 })?;
@@ -296,7 +296,7 @@ impl Core {
     ) -> Result<Verdict, DropReason> {
         let Fetch { id, number } = fetch;
         let cache = self.keyed.cache.as_deref_mut().ok_or(DropReason::KvAnswerLate)?;
-        let asked_at = cache.context(number).ok_or(DropReason::KvAnswerLate)?;
+        let asked_at = cache.asked(number).ok_or(DropReason::KvAnswerLate)?;
         let (_, keyed) = asked_at.keyed(batch.snapshot).ok_or(DropReason::KvAnswerLate)?;
         let flow = Flow::of(packet.frame(), parsed);
         let asked = cache.server(number).and_then(|slot| batch.snapshot.slots().get(slot as usize));
@@ -403,7 +403,7 @@ fn read<'a>(
         // A new configuration invalidates all older cached values. A state change of a backend
         // invalidates only the values from that backend, and is handled elsewhere.
         generation: batch.snapshot.generation().0,
-        context: AskedAt::of(flow),
+        asked: AskedAt::of(flow),
     }
 }
 

@@ -36,7 +36,8 @@ impl UpstreamTable {
         let GatherRules { timeout, late } = keyed.rules.gather.ok_or(DropReason::KvSplit)?;
         let application = &*keyed.rules.application;
         let ask = application.read(Datagram::whole(payload)).map_err(refused)?;
-        let new = NewGather { request: Request { payload, ask: &ask }, timeout, late, context: way };
+        let (request, pool) = (Request { payload, ask: &ask }, service.id.0);
+        let new = NewGather { request, timeout, late, pool, context: way };
         let flow = way.flow_hash(batch.snapshot, service);
         let mut target = |key: &[u8]| {
             let chosen = batch.snapshot.select_read(service, keyed, keyed.rules.place(key), flow)?;

@@ -9,7 +9,7 @@
 use std::ops::ControlFlow;
 
 use kv_switch::{Ask, Datagram, Effect, HotKeys, KeyRoom, Plan};
-use packet::{Fragment, Parsed};
+use packet::{Fragment, Parsed, udp_checksum_ok};
 
 use super::Core;
 use super::state::{Batch, CachedService, PacketState, Stage};
@@ -45,13 +45,16 @@ impl Core {
         }
         let request = Request { snapshot, service, keyed, payload: datagram.payload(), flow: state.key };
         self.look_for_keys(&request, &ask, flow, state)?;
-        if let Some(rules) = &keyed.rules.cache {
-            let asked = kv_switch::Request { payload: datagram.payload(), ask: &ask };
-            self.note_for_cache(batch.now, CachedService { keyed, rules }, &asked, state);
-        }
         self.count_request(&ask);
         if let Some(hot_keys) = &mut self.keyed.hot_keys {
             request.count_keys(&ask, hot_keys);
+        }
+        if let Some(rules) = &keyed.rules.cache {
+            if state.may_store {
+                self.admit_write(batch, packet, state)?;
+            }
+            let asked = kv_switch::Request { payload: datagram.payload(), ask: &ask };
+            self.note_for_cache(batch.now, CachedService { keyed, rules }, &asked, state);
         }
         Ok(())
     }
@@ -71,6 +74,10 @@ impl Core {
         state.may_store = matches!(ask.effect, Effect::Write | Effect::Conditional);
         if state.may_store && (keyed.rules.replicas.is_some() || keyed.rules.strict().is_some()) {
             state.stage = stage_of_write(keyed, payload, ask);
+        }
+        if state.may_store && state.stage == Stage::Through {
+            let asked = kv_switch::Request { payload, ask };
+            state.is_unanswered = !keyed.rules.application.has_answer(&asked);
         }
         match request.place(ask) {
             Placed::At(KeyPlace { hash, route }) => (state.hash, state.route) = (hash, route),
@@ -103,6 +110,25 @@ impl Core {
         counter.add(1);
     }
 
+    /// Checks the limits of the VIP and the checksum of a write before the write invalidates cached
+    /// values. A server would ignore a damaged write. Only the server can verify the checksum of a
+    /// fragmented write.
+    #[inline(never)]
+    fn admit_write(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &Packet<'_>,
+        state: &mut PacketState,
+    ) -> Result<(), DropReason> {
+        let is_whole = state.parsed.fragment == Fragment::None;
+        if is_whole && !udp_checksum_ok(packet.frame(), &state.parsed) {
+            return Err(DropReason::Malformed);
+        }
+        self.admit_request(batch, packet, state)?;
+        state.is_admitted = true;
+        Ok(())
+    }
+
     /// Applies the limits of the VIP. Each request counts as a new flow.
     #[inline]
     pub(super) fn admit_request(
@@ -111,7 +137,7 @@ impl Core {
         packet: &Packet<'_>,
         state: &PacketState,
     ) -> Result<(), DropReason> {
-        let guard = batch.snapshot.service(state.service).guard.as_deref();
+        let guard = batch.snapshot.service(state.service).guard.as_deref().filter(|_| !state.is_admitted);
         let Some(guard) = guard.filter(|guard| guard.is_limited()) else { return Ok(()) };
         let flow = Flow::of(packet.frame(), &state.parsed);
         self.limits.admit(guard, &batch.snapshot.hasher, &flow, batch.now)

@@ -48,7 +48,7 @@ impl Core {
             Ok(written) => self.count_move(written.fit),
             Err(reason) => {
                 if let Some(own) = self.keyed.own.as_deref_mut() {
-                    own.table.end_other(batch.now.nanos(), id);
+                    own.end_passing(batch.now, id);
                 }
                 return self.refuse_whole(batch, packet, state, reason);
             }
@@ -82,11 +82,15 @@ impl Core {
             has_one_answer: state.plan != Plan::Join,
             is_answered: false,
             come: 0,
+            service: state.counted.0,
             write: strict.map(|cache| StrictWrite { hash: state.key, fingerprint: cache.fingerprint() }),
         };
         let own = self.keyed.own.as_deref_mut().ok_or(DropReason::KvProxiedFull)?;
-        let begun = own.table.begin_other(batch.now.nanos(), timeout, UpstreamExchange::Passing(passing));
-        begun.map(|id| (passing, id)).map_err(|_| DropReason::KvProxiedFull)
+        if state.is_unanswered {
+            return Ok((passing, own.table.spare_id()));
+        }
+        let begun = own.begin_passing(batch.now, timeout, passing).ok_or(DropReason::KvProxiedFull)?;
+        Ok((passing, begun))
     }
 
     /// Forwards a backend's reply to the client of a proxied request.
@@ -123,7 +127,7 @@ impl Core {
         send_back(packet, parsed, passing)?;
         let is_over = frame.is_some_and(|frame| passing.is_over_by(frame));
         if is_over {
-            own.table.end_other(batch.now.nanos(), id);
+            own.end_passing(batch.now, id);
         }
         self.counters.proxied_answers.add(1);
         Ok(Verdict::Tx)

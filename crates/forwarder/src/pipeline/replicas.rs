@@ -24,7 +24,7 @@ use super::state::{Batch, PacketState, Stage};
 use super::upstream_exchange::UpstreamExchange;
 use super::upstream_requests::UpstreamTable;
 use crate::keyed::refused;
-use crate::{DropReason, Flow, Keyed, Outlet, Packet, Service, SlotId, Verdict};
+use crate::{DropReason, Flow, Keyed, Outlet, Packet, ReplicaRules, Service, SlotId, Verdict};
 
 /// A write that has passed all checks and can be sent to the backends.
 struct Wanted<'a> {
@@ -55,7 +55,8 @@ impl UpstreamTable {
         let left = self.frames.checked_sub(count).ok_or(DropReason::KvReplicaNoFrame)?;
         let request = Request { payload, ask: &ask };
         let replicas = replicas.get(..count).unwrap_or_default();
-        let new = NewWrite { request, replicas, ack: rules.ack, timeout: rules.timeout, context: way };
+        let ReplicaRules { ack, timeout, .. } = rules;
+        let new = NewWrite { request, replicas, ack, timeout, pool: service.id.0, context: way };
         let mut requester = Requester { table: &mut self.table, now: batch.now.nanos() };
         let write = self.writes.begin(&mut requester, application, new, UpstreamExchange::Copy);
         self.begun_writes.push(write.map_err(not_written)?);

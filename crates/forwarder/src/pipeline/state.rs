@@ -42,6 +42,10 @@ pub(super) struct PacketState {
     pub(super) plan: Plan,
     /// `true` if the request may store a value.
     pub(super) may_store: bool,
+    /// `true` if the limits of the VIP have already admitted the request.
+    pub(super) is_admitted: bool,
+    /// `true` if the backend sends no reply to a proxied request.
+    pub(super) is_unanswered: bool,
     /// `true` if the request stores a value on a failover backend. The lifetime of such a value is
     /// limited.
     pub(super) is_away: bool,
@@ -169,6 +173,8 @@ impl PacketState {
             route: None,
             plan: Plan::One,
             may_store: false,
+            is_admitted: false,
+            is_unanswered: false,
             is_away: false,
             cached: None,
             service: NO_SERVICE,

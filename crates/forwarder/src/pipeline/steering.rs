@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use classifier::Ends;
-use packet::{Family, FastHeaders, Fragment, Parsed, icmp_error, parse, parse_ip, protocol};
+use packet::{Addresses, Family, FastHeaders, Fragment, Parsed, icmp_error, parse, parse_ip, protocol};
 
 use super::ask_for_headers;
 use super::decapsulation::{decapsulated_here, may_carry};
@@ -160,7 +160,8 @@ fn steer(snapshot: &Snapshot, frame: &[u8], config: &SteeringConfig) -> Option<V
 }
 
 /// Returns the thread that uses the destination port of this packet as a source port for upstream
-/// requests.
+/// requests. Returns `None` if no backend sends replies from the source of this packet. The packet
+/// is then steered by its flow, and the packet thread drops it.
 fn requester(
     snapshot: &Snapshot,
     frame: &[u8],
@@ -169,8 +170,9 @@ fn requester(
 ) -> Option<ThreadId> {
     let is_datagram = parsed.protocol == protocol::UDP && parsed.fragment == Fragment::None;
     let thread = config.source_ports.filter(|_| is_datagram)?.thread_of(parsed.dst_port)?;
-    let own = std::net::Ipv6Addr::from(parsed.addresses(frame).dst).to_canonical();
-    snapshot.is_own(own).then_some(thread)
+    let Addresses { src, dst } = parsed.addresses(frame);
+    let is_own = snapshot.is_own(std::net::Ipv6Addr::from(dst).to_canonical());
+    (is_own && snapshot.may_answer(&src, parsed.src_port)).then_some(thread)
 }
 
 fn steer_parsed(snapshot: &Snapshot, frame: &[u8], parsed: &Parsed, threads: u16) -> Verdict {

@@ -32,6 +32,8 @@ pub(super) struct Passing {
     /// A bit mask of the reply datagrams that have arrived. If a reply has more than 64 datagrams,
     /// the upstream request stays pending until its timeout.
     pub(super) come: u64,
+    /// The number of the service, for the division of the table among services.
+    pub(super) service: u32,
     /// The write to record before the reply is forwarded.
     pub(super) write: Option<StrictWrite>,
 }

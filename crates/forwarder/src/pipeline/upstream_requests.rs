@@ -11,7 +11,7 @@ use std::net::Ipv6Addr;
 
 use kv_switch::{
     ExchangeError, ExchangeFor, ExchangeId, Expired, GatherConfig, GatherTable, MAX_REPLICAS, Progress,
-    Writes,
+    Shares, Writes,
 };
 use packet::protocol;
 
@@ -19,10 +19,10 @@ use super::Core;
 use super::keyed::datagram;
 use super::return_path::ReturnPath;
 use super::state::{Batch, PacketState};
-use super::upstream_exchange::{Fetch, PartOf, UpstreamExchange};
+use super::upstream_exchange::{Fetch, PartOf, Passing, UpstreamExchange};
 use crate::keyed::GATHER_TIMEOUTS_MS;
 use crate::{
-    DropReason, Flow, HandoffReason, Origin, Outlet, Packet, SourcePorts, ThreadId, ValueCache, Verdict,
+    DropReason, Flow, HandoffReason, Now, Origin, Outlet, Packet, SourcePorts, ThreadId, ValueCache, Verdict,
 };
 
 /// The configuration of upstream requests on one packet thread.
@@ -30,13 +30,15 @@ use crate::{
 pub struct UpstreamRequests {
     /// The source port pool, which all threads share.
     pub ports: SourcePorts,
-    /// The maximum number of pending client requests whose keys are on several backends.
+    /// The maximum number of pending client requests of one service whose keys are on several
+    /// backends. All services together may have one and a half times as many. This also applies to
+    /// proxied requests and writes.
     pub requests: usize,
-    /// The maximum number of pending proxied requests.
+    /// The maximum number of pending proxied requests of one service.
     pub passing: usize,
     /// The maximum number of pending fetches for the cache.
     pub fetches: usize,
-    /// The maximum number of pending client writes to replicated keys.
+    /// The maximum number of pending client writes to replicated keys of one service.
     pub writes: usize,
     /// A secret that differs between threads and between starts of the process.
     pub seed: [u64; 2],
@@ -47,6 +49,8 @@ pub struct UpstreamRequests {
 pub(super) struct UpstreamTable {
     ports: SourcePorts,
     pub(super) table: GatherTable<ReturnPath, UpstreamExchange>,
+    /// The proxied requests of each service.
+    passing: Shares,
     /// The split client requests that began in this iteration. The upstream requests for these
     /// client requests are sent before the iteration ends.
     pub(super) begun: Vec<u32>,
@@ -75,28 +79,46 @@ impl UpstreamTable {
         let Some(UpstreamRequests { ports, requests, passing, fetches, writes, seed }) = own.copied() else {
             return Ok(None);
         };
+        let (passing, [first, second]) = (Shares::new(passing), seed);
+        // Writes use their own sequence of nonces, which differs from the sequence of `table`.
+        let writes = Writes::new(writes, [first, !second]);
         let timeouts = GATHER_TIMEOUTS_MS.map(|millis| u64::from(millis) * 1_000_000);
         let config = GatherConfig {
             ports: ports.of(thread),
             requests,
-            others: passing + fetches + writes * MAX_REPLICAS,
+            others: passing.total() + fetches + writes.total() * MAX_REPLICAS,
             timeouts: &timeouts,
             seed,
         };
-        let (begun, whole) = (Vec::with_capacity(requests), Vec::with_capacity(requests));
         let table = GatherTable::new(&config)?;
-        let [first, second] = seed;
+        let requests = Shares::new(requests).total();
         Ok(Some(Box::new(Self {
             ports,
             table,
-            begun,
-            whole,
-            // Writes use their own sequence of nonces, which differs from the sequence of `table`.
-            writes: Writes::new(writes, [first, !second]),
-            begun_writes: Vec::with_capacity(writes),
-            decided: Vec::with_capacity(writes),
+            passing,
+            begun: Vec::with_capacity(requests),
+            whole: Vec::with_capacity(requests),
+            begun_writes: Vec::with_capacity(writes.total()),
+            decided: Vec::with_capacity(writes.total()),
+            writes,
             frames: usize::MAX,
         })))
+    }
+
+    /// Begins a proxied request. Returns `None` if the table or the share of the service is full.
+    pub(super) fn begin_passing(&mut self, now: Now, timeout: usize, passing: Passing) -> Option<ExchangeId> {
+        if !self.passing.take(passing.service, 1) {
+            return None;
+        }
+        let begun = self.table.begin_other(now.nanos(), timeout, UpstreamExchange::Passing(passing));
+        begun.inspect_err(|_| self.passing.give(passing.service, 1)).ok()
+    }
+
+    /// Ends a proxied request.
+    pub(super) fn end_passing(&mut self, now: Now, id: ExchangeId) {
+        if let Some(UpstreamExchange::Passing(passing)) = self.table.end_other(now.nanos(), id) {
+            self.passing.give(passing.service, 1);
+        }
     }
 
     pub(super) fn next_due(&self) -> Option<u64> {
@@ -122,6 +144,10 @@ impl Core {
             return None;
         }
         if requester != self.config.thread {
+            // A forged reply must not cost another thread a message.
+            if !batch.snapshot.may_answer(&flow.source, flow.source_port) {
+                return Some(Verdict::Drop(DropReason::KvAnswerSource));
+            }
             return Some(match packet.origin() {
                 Origin::Wire => Verdict::ToThread(requester, HandoffReason::Answer),
                 // A reply is passed on to a different thread at most once.
@@ -192,6 +218,7 @@ impl Core {
                 }
                 Expired::Gather(_, Progress::Waiting | Progress::Unchanged) => {}
                 Expired::Other(UpstreamExchange::Passing(passing)) => {
+                    own.passing.give(passing.service, 1);
                     self.counters.proxied_unanswered.add(u64::from(passing.is_unanswered()));
                 }
                 Expired::Other(UpstreamExchange::Fetch(number)) => self.give_up_value(number),

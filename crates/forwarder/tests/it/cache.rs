@@ -1,5 +1,6 @@
 //! Tests of the value cache: fetches, expiry, invalidation by writes, and replies from the cache.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use forwarder::*;
@@ -57,7 +58,7 @@ fn bed_with(path: KeyPath, source_bytes: u64) -> (Bed, Arc<Epochs>) {
     let epochs = Arc::new(Epochs::new());
     let mut config = own_config(0, 1);
     // Under `KeyPath::Through`, each read also uses an exchange.
-    config.upstream_requests.as_mut().unwrap().fetches = 4_000;
+    config.upstream_requests.as_mut().unwrap().passing = 4_000;
     let mut bed = Bed::with(cached(path, source_bytes, &epochs), config);
     bed.held.free = 1_000;
     bed.poll();
@@ -212,8 +213,8 @@ fn a_request_from_a_mapped_source_is_forwarded_as_it_came() {
     let frame = udp("::ffff:192.0.2.7", 40_000, VIP6, PORT, &framed(b"get k1\r\n"));
     let (verdict, forwarded) = bed.send(24, &frame);
     assert_eq!(verdict, Verdict::Tx);
-    bed.fill(&get("k1"), "hello");
     let request = udp(CLIENT6, 40_000, VIP6, PORT, &framed(b"get k1\r\n"));
+    bed.fill(&request, "hello");
     assert_eq!(bed.send(24, &request).0, Verdict::Reply);
     let (verdict, frame) = bed.send(24, &frame);
     assert_eq!((verdict, frame), (Verdict::Tx, forwarded));
@@ -223,6 +224,7 @@ fn a_request_from_a_mapped_source_is_forwarded_as_it_came() {
 fn cache_replies_cover_all_requests_tags_and_head_room() {
     let (mut bed, _) = bed();
     bed.fill(&get("k1"), "hello");
+    bed.fill(&udp(CLIENT6, 40_000, VIP6, PORT, &framed(b"get k1\r\n")), "hello");
     let binary = [&[0x80, 0x0d, 0, 2, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2, 3, 4][..], &[0; 8], b"k1"].concat();
     let body = [&[0, 0, 0, 5][..], b"k1hello"].concat();
     let header =
@@ -285,6 +287,70 @@ fn a_write_through_any_service_ends_the_copy_before_it_leaves() {
     let touch = udp(CLIENT4, 40_001, VIP4, PORT, &framed(b"gat 9 k7 k1\r\n"));
     let _ = bed.send(24, &touch).0;
     assert_eq!(bed.send(24, &get("k1")).0, Verdict::Tx);
+}
+
+/// A backend may run one server per port and address, and each server has its own values.
+// Promise: cache-staleness
+#[test]
+fn copy_answers_only_the_address_and_port_of_its_fetch() {
+    let epochs = Arc::new(Epochs::new());
+    let mut parts = cached(KeyPath::Direct, 1 << 30, &epochs);
+    parts.bindings.push(binding(VIP4, 17, PORT + 1..=PORT + 1, 3));
+    let mut bed = Bed::with(parts, own_config(0, 1));
+    bed.held.free = 1_000;
+    bed.now = Now::from_nanos(10_000 * MILLI);
+    give_cache(&mut bed, &epochs);
+    let places = [(CLIENT4, VIP4, PORT), (CLIENT4, VIP4, PORT + 1), (CLIENT6, VIP6, PORT)];
+    let read = |at: usize| {
+        let (client, vip, port) = places[at];
+        udp(client, 40_000, vip, port, &framed(b"get k1\r\n"))
+    };
+    for (at, (_, vip, port)) in places.into_iter().enumerate() {
+        let question = bed.fill(&read(at), &format!("value {at}"));
+        assert_eq!(question.destination, (ip(vip), port));
+    }
+    let replies = |bed: &mut Bed| -> Vec<_> { (0..places.len()).map(|at| bed.send(24, &read(at))).collect() };
+    for (at, (verdict, reply)) in replies(&mut bed).into_iter().enumerate() {
+        let wanted = framed(format!("VALUE k1 5 7\r\nvalue {at}\r\nEND\r\n").as_bytes());
+        assert_eq!((verdict, seen(&reply).payload), (Verdict::Reply, wanted), "{:?}", places[at]);
+    }
+    // Two addresses may belong to one server, so a write at one of them ends the copies of all.
+    let set = udp(CLIENT4, 40_001, VIP4, PORT + 1, &framed(b"set k1 0 0 3\r\nnew\r\n"));
+    assert_eq!(bed.send(24, &set).0, Verdict::Tx);
+    assert!(replies(&mut bed).iter().all(|(verdict, _)| *verdict == Verdict::Tx));
+}
+
+/// A write that no server executes does not end a copy.
+#[test]
+fn refused_write_keeps_the_copy() {
+    let epochs = Arc::new(Epochs::new());
+    let mut parts = cached(KeyPath::Direct, 1 << 30, &epochs);
+    let guard = Guard { new_flows_per_second: NonZeroU32::new(10_000), ..Guard::default() };
+    parts.services[3].guard = Some(Arc::new(guard));
+    let mut bed = Bed::with(parts, own_config(0, 1));
+    bed.held.free = 1_000;
+    bed.now = Now::from_nanos(10_000 * MILLI);
+    give_cache(&mut bed, &epochs);
+    bed.fill(&get("k1"), "old");
+    let set = udp(CLIENT4, 40_001, VIP4, PORT, &framed(b"set k1 0 0 3\r\nnew\r\n"));
+    let mut damaged = set.clone();
+    let value = damaged.windows(3).position(|three| three == b"new").unwrap();
+    damaged[value] ^= 1;
+    let verdict = bed.send(24, &damaged).0;
+    assert_eq!(verdict, Verdict::Drop(DropReason::Malformed));
+    assert_eq!(bed.send(24, &get("k1")).0, Verdict::Reply);
+    // The writes of another key use up what the limit allows.
+    let other = udp(CLIENT4, 40_001, VIP4, PORT, &framed(b"delete k2\r\n"));
+    let mut writes = 0;
+    while bed.send(24, &other).0 == Verdict::Tx {
+        writes += 1;
+    }
+    assert!((1..=10_000).contains(&writes), "{writes}");
+    assert_eq!(bed.send(24, &set).0, Verdict::Drop(DropReason::FlowRate));
+    bed.wait(1);
+    // A read is admitted again. The copy has not ended.
+    assert_eq!(bed.send(24, &get("k1")).0, Verdict::Reply);
+    assert_eq!(bed.counted()[4], 0);
 }
 
 #[test]
@@ -456,8 +522,8 @@ fn keys_of_a_ring_have_copies_by_a_hash_of_their_own() {
     let get6 = udp(CLIENT6, 40_000, VIP6, PORT, &framed(b"get k1\r\n"));
     let question = bed.fill(&get6, "hello");
     assert_eq!(question.source.0, ip(OWN6));
-    assert_eq!(bed.send(24, &get("k1")).0, Verdict::Reply);
+    assert_eq!(bed.send(24, &get6).0, Verdict::Reply);
     let set = udp(CLIENT4, 40_001, VIP4, PORT, &framed(b"set k1 0 0 3\r\nnew\r\n"));
     assert_eq!(bed.send(24, &set).0, Verdict::Tx);
-    assert_eq!(bed.send(24, &get("k1")).0, Verdict::Tx);
+    assert_eq!(bed.send(24, &get6).0, Verdict::Tx);
 }

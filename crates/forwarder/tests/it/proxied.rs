@@ -208,9 +208,12 @@ fn what_has_no_way_back_or_no_room_is_dropped_by_its_name() {
     while let Verdict::Tx = bed.send(0, &get(CLIENT4, VIP4, 2_000, "key")).0 {
         room += 1;
     }
-    // The table has room for four requests, eight more for each split request, and four more for
-    // each write to all replicas of a key.
     assert_eq!((room, drops(&bed).get("kv_proxied_full")), (36, Some(&1)));
+    // The room for requests of other kinds is still free.
+    let keys = apart(2);
+    let names: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let both = udp(CLIENT4, 2_000, VIP4, PORT, &framed(format!("get {}\r\n", names.join(" ")).as_bytes()));
+    assert_eq!(bed.send(0, &both).0, Verdict::Taken, "{:?}", drops(&bed));
     bed.wait(200);
     assert_eq!(bed.through(), [36, 0, 36]);
     bed.pass(&get(CLIENT4, VIP4, 2_000, "key"));
@@ -229,6 +232,81 @@ fn what_has_no_way_back_or_no_room_is_dropped_by_its_name() {
         Verdict::Drop(DropReason::NoBackend),
         "the address family differs"
     );
+}
+
+/// The servers of one service do not reply. Another service still has room.
+#[test]
+fn full_service_leaves_room_for_others() {
+    let mut parts = parts(false);
+    let other = Service { id: ServiceId(4), ..parts.services[3].clone() };
+    parts.services.push(other);
+    parts.bindings.push(binding(VIP4, 17, PORT + 1..=PORT + 1, 4));
+    let mut bed = bed_of(parts);
+    let mut room = 0;
+    while bed.send(0, &get(CLIENT4, VIP4, 2_000, "key")).0 == Verdict::Tx {
+        room += 1;
+    }
+    assert_eq!(room, 36);
+    let at_other = udp(CLIENT4, 2_000, VIP4, PORT + 1, &framed(b"get key\r\n"));
+    for _ in 0..100 {
+        let got = bed.pass(&at_other);
+        assert_eq!(bed.answer(&got, &datagram(&got, 0, 1, b"END\r\n")), Verdict::Tx);
+    }
+    assert_eq!(bed.send(0, &get(CLIENT4, VIP4, 2_000, "key")).0, Verdict::Drop(DropReason::KvProxiedFull));
+    // Requests that have timed out give their room back.
+    bed.wait(200);
+    bed.pass(&get(CLIENT4, VIP4, 2_000, "key"));
+}
+
+/// A request without a reply waits for nothing, so any number of them leaves the table empty.
+#[test]
+fn proxied_request_without_reply_holds_no_exchange() {
+    let mut bed = bed(false);
+    let request = |command: &[u8]| udp(CLIENT4, 2_000, VIP4, PORT, &framed(command));
+    let mut last = None;
+    for command in [
+        &b"set key 0 0 1 noreply\r\nv\r\n"[..],
+        b"delete key noreply\r\n",
+        b"md key q\r\n",
+        b"ms key 1 q\r\nv\r\n",
+    ] {
+        for _ in 0..100 {
+            let got = bed.pass(&request(command));
+            assert_eq!((got.source.0, got.destination), (ip(OWN4), (server(by_hand("key"), false), PORT)));
+            last = Some(got);
+        }
+        assert_eq!(bed.pipeline.next_due(), None, "{}", command.escape_ascii());
+    }
+    // An error of the server belongs to no request.
+    let got = last.unwrap();
+    let error = bed.answer(&got, &datagram(&got, 0, 1, b"SERVER_ERROR out of memory\r\n"));
+    assert_eq!(error, Verdict::Drop(DropReason::KvAnswerLate));
+    assert_eq!(bed.through(), [400, 0, 0]);
+    // These requests may have a reply, despite `q`.
+    for command in
+        [&b"ms key 1 q C5\r\nv\r\n"[..], b"ms key 1 q ME\r\nv\r\n", b"mg key v q\r\n", b"ma key q\r\n"]
+    {
+        let got = bed.pass(&request(command));
+        assert_ne!(bed.pipeline.next_due(), None, "{}", command.escape_ascii());
+        assert_eq!(bed.answer(&got, &datagram(&got, 0, 1, b"NS\r\n")), Verdict::Tx);
+    }
+}
+
+/// A forged reply to a port of another thread is dropped before it costs that thread a message.
+#[test]
+fn reply_from_no_server_is_not_handed_over() {
+    let mut bed = Bed::with(parts(false), own_config(0, 2));
+    let to = |source: &str, port| udp(source, port, OWN4, 61_006, &framed(b"END\r\n"));
+    for (source, port) in
+        [("198.51.100.9", PORT), ("198.18.1.99", PORT), (VIP4, PORT + 1), ("203.0.113.99", PORT)]
+    {
+        let verdict = bed.send(0, &to(source, port)).0;
+        assert_eq!(verdict, Verdict::Drop(DropReason::KvAnswerSource), "{source} {port}");
+    }
+    let handed = Verdict::ToThread(ThreadId(1), HandoffReason::Answer);
+    for source in ["198.18.1.1", "198.18.1.5", VIP4] {
+        assert_eq!(bed.send(0, &to(source, PORT)).0, handed, "{source}");
+    }
 }
 
 #[test]

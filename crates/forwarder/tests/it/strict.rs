@@ -27,7 +27,7 @@ fn strict(path: KeyPath, epochs: &Arc<Epochs>, change: impl FnOnce(&mut KeyRules
 
 fn bed_of(parts: Parts, [thread, threads]: [u16; 2], epochs: &Arc<Epochs>) -> Bed {
     let mut config = own_config(thread, threads);
-    config.upstream_requests.as_mut().unwrap().fetches = 4_000;
+    config.upstream_requests.as_mut().unwrap().passing = 4_000;
     let mut bed = Bed::with(parts, config);
     bed.held.free = 1_000;
     bed.poll();

@@ -82,6 +82,11 @@ impl Default for Epochs {
 }
 
 impl Epoch {
+    /// Returns `true` if no key of this cell was written between the two epochs.
+    pub(crate) fn is_unwritten_since(&self, earlier: &Self) -> bool {
+        self.key == earlier.key
+    }
+
     /// Returns `true` if the last write was at least [`SETTLE_NS`] ago.
     #[inline]
     #[must_use]

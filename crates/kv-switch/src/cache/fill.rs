@@ -44,7 +44,7 @@ pub(super) struct Fill<T> {
     lease: Lease,
     fills_per_server: u16,
     generation: u64,
-    context: T,
+    asked: T,
     /// The version of the cached value whose lease is to be renewed, or `None` if the value itself
     /// is to be fetched.
     known: Option<u64>,
@@ -57,10 +57,10 @@ pub(super) struct Fill<T> {
     sent: u64,
 }
 
-impl<T: Copy> Fill<T> {
+impl<T: Copy + PartialEq> Fill<T> {
     /// Creates a fetch for a read. The function also marks the cached value of the key, so that the
     /// key is not fetched twice at the same time.
-    pub(super) fn of(now: u64, read: &Read<'_, T>, epoch: Epoch, copy: Option<&mut CopyOf>) -> Self {
+    pub(super) fn of(now: u64, read: &Read<'_, T>, epoch: Epoch, copy: Option<&mut CopyOf<T>>) -> Self {
         let mut key = [0; MAX_KEY_BYTES];
         if let Some(room) = key.get_mut(..read.key.len()) {
             room.copy_from_slice(read.key);
@@ -83,7 +83,7 @@ impl<T: Copy> Fill<T> {
             lease: read.lease,
             fills_per_server: read.fills_per_server,
             generation: read.generation,
-            context: read.context,
+            asked: read.asked,
             known,
             touches,
             touched,
@@ -97,8 +97,8 @@ impl<T: Copy> Fill<T> {
         self.key.get(..usize::from(self.key_len)).unwrap_or_default()
     }
 
-    fn name(&self) -> Name<'_> {
-        Name { hash: self.hash, server: self.server, key: self.key() }
+    fn name(&self) -> Name<'_, T> {
+        Name { hash: self.hash, server: self.server, asked: self.asked, key: self.key() }
     }
 
     fn fetch(&self) -> Fetch<'_> {
@@ -113,7 +113,7 @@ impl<T: Copy> Fill<T> {
             lease: self.lease,
             fills_per_server: self.fills_per_server,
             generation: self.generation,
-            context: self.context,
+            asked: self.asked,
         }
     }
 }
@@ -127,7 +127,7 @@ pub(super) struct Fills<T> {
     made: u64,
 }
 
-impl<T: Copy> Fills<T> {
+impl<T: Copy + PartialEq> Fills<T> {
     pub(super) fn new(nonces: KeyHash) -> Self {
         let numbers = || (0..MOST_FILLS).rev();
         Self {
@@ -140,7 +140,7 @@ impl<T: Copy> Fills<T> {
     }
 
     /// Returns `true` if the fetch table has room for the key of this read. Each key can have one
-    /// fetch, and the number of fetches per server is limited.
+    /// fetch per requested address, and the number of fetches per server is limited.
     ///
     /// # Cost
     /// Scans all fetches in progress.
@@ -148,7 +148,7 @@ impl<T: Copy> Fills<T> {
         let all = || self.fills.iter().flatten().filter(|fill| fill.server == read.server);
         !self.free.is_empty()
             && all().count() < usize::from(read.fills_per_server)
-            && !all().any(|fill| fill.hash == read.hash && fill.key() == read.key)
+            && !all().any(|fill| (fill.hash, fill.asked) == (read.hash, read.asked) && fill.key() == read.key)
     }
 
     pub(super) fn want(&mut self, mut fill: Fill<T>) {
@@ -172,7 +172,7 @@ impl<T: Copy> Fills<T> {
     }
 }
 
-impl<T: Copy> Cache<T> {
+impl<T: Copy + PartialEq> Cache<T> {
     /// Returns `true` if a fetch is waiting to be sent ([`Self::ask`]).
     #[inline]
     #[must_use]
@@ -202,10 +202,10 @@ impl<T: Copy> Cache<T> {
         self.fills.get(number).map(|fill| fill.server)
     }
 
-    /// Returns the data that the caller stored with a fetch.
+    /// Returns the requested address of a fetch.
     #[must_use]
-    pub fn context(&self, number: u32) -> Option<&T> {
-        self.fills.get(number).map(|fill| &fill.context)
+    pub fn asked(&self, number: u32) -> Option<&T> {
+        self.fills.get(number).map(|fill| &fill.asked)
     }
 
     /// Writes the payload of a fetch to `out` and returns its length in bytes. `request` is the
@@ -271,10 +271,12 @@ impl<T: Copy> Cache<T> {
             FetchedContent::Nothing => None,
         };
         let known = self.shard.find(&fill.name());
-        let kept = known.and_then(|number| self.shard.copy(number)).map(|copy| copy.state.cas);
-        if version < kept && version.is_some() {
-            // Versions only increase, so a lower version means that the server was restarted. All
-            // its values may have changed.
+        let state = known.and_then(|number| self.shard.copy(number)).map(|copy| copy.state);
+        let kept = state.map(|state| state.cas);
+        let is_unwritten = state.is_some_and(|state| fill.epoch.is_unwritten_since(&state.epoch));
+        if version < kept && version.is_some() && is_unwritten {
+            // Versions only increase, so a lower version of a key that no client has written means
+            // that the server was restarted. All its values may have changed.
             self.epochs.server_changed(now, fill.server);
         }
         if self.epochs.of(fill.hash, fill.server) != fill.epoch {
@@ -326,12 +328,12 @@ impl<T: Copy> Cache<T> {
         if let Some(number) = self.shard.find(&fill.name()) {
             self.shard.remove(number);
         }
-        self.useless.add(now, fill.hash, fill.epoch);
+        self.useless.add(now, &fill.name(), fill.epoch);
         Filled::Useless
     }
 }
 
-impl<T: Copy> Fill<T> {
+impl<T: Copy + PartialEq> Fill<T> {
     /// Returns the metadata of a cached value that results from this fetch.
     fn state(&self, ttl: Option<u32>) -> State {
         let until = self.lease.until(self.sent, ttl).unwrap_or(0);
@@ -344,7 +346,6 @@ impl<T: Copy> Fill<T> {
             epoch: self.epoch,
             generation: self.generation,
             until,
-            renewed_at: self.lease.renewed_at(self.sent, until),
             touched: if self.touches { self.sent } else { self.touched },
             reads: 0,
         }

@@ -6,14 +6,14 @@
 
 /// The time for which a cached value may be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease(u64);
+pub struct Lease(u32);
 
 impl Lease {
     /// Creates a lease of `nanos` nanoseconds. Values outside the range from one millisecond to one
     /// second are clamped.
     #[must_use]
     pub fn from_nanos(nanos: u64) -> Self {
-        Self(nanos.clamp(SHORTEST, SECOND))
+        Self(u32::try_from(nanos.clamp(SHORTEST, SECOND)).unwrap_or(u32::MAX))
     }
 
     /// Returns the time at which a cached value must no longer be served. `sent` is the time when
@@ -24,13 +24,13 @@ impl Lease {
         // If the server reports 2 seconds, the actual time to live is at least 1 second, which is
         // the longest lease.
         let is_certain = ttl.is_none_or(|seconds| seconds > 1);
-        is_certain.then(|| sent.saturating_add(self.0))
+        is_certain.then(|| sent.saturating_add(self.0.into()))
     }
 
     /// Returns the time at which a cached value is to be renewed, early enough for the answer to
     /// arrive before the lease ends.
-    pub(crate) fn renewed_at(self, sent: u64, until: u64) -> u64 {
-        until.saturating_sub(until.saturating_sub(sent) / 8)
+    pub(crate) fn renewed_at(self, until: u64) -> u64 {
+        until.saturating_sub(u64::from(self.0 / 8))
     }
 
     /// Returns the number of reads per second above which a key is fetched. At this rate, each
@@ -46,7 +46,7 @@ impl Lease {
     }
 
     fn rate(self, reads: u32) -> u16 {
-        u16::try_from(u64::from(reads) * SECOND / self.0).unwrap_or(u16::MAX)
+        u16::try_from(u64::from(reads) * SECOND / u64::from(self.0)).unwrap_or(u16::MAX)
     }
 
     /// Returns `true` if an unchanged version is accepted as proof of an unchanged value. After a
@@ -62,7 +62,7 @@ impl Lease {
 pub(crate) const READS_A_FILL: u32 = 4;
 const SHORTEST: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
-const LONGEST_RENEWED: u64 = 100_000_000;
+const LONGEST_RENEWED: u32 = 100_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -85,7 +85,7 @@ mod tests {
         let lease = |millis: u64| Lease::from_nanos(millis * 1_000_000);
         assert_eq!([10, 50, 1_000].map(|millis| lease(millis).worth_asking()), [400, 80, 4]);
         assert_eq!([10, 1_000].map(|millis| lease(millis).pays()), [2_000, 20]);
-        assert_eq!(lease(8).renewed_at(0, 8_000_000), 7_000_000);
+        assert_eq!(lease(8).renewed_at(8_000_000), 7_000_000);
         assert!(lease(100).trusts_versions() && !lease(101).trusts_versions());
     }
 }

@@ -1,9 +1,9 @@
 //! The cached values of one packet thread, in memory of a fixed size.
 //!
 //! [`Shard`] finds the cached value of a key by hash, and then compares the whole key. The cache
-//! decides whether the value may be served. For each server and key, the shard stores at most one
-//! value. All memory is reserved when the shard is created. If a size class is full, the CLOCK
-//! algorithm evicts a value of the same class that was not read recently.
+//! decides whether the value may be served. For each server, requested address and key, the shard
+//! stores at most one value. All memory is reserved when the shard is created. If a size class is
+//! full, the CLOCK algorithm evicts a value of the same class that was not read recently.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ use super::{Epoch, Lease};
 use crate::{Application, Prepared, Stored};
 
 #[derive(Debug)]
-pub(crate) struct Shard {
-    copies: Box<[Copy]>,
+pub(crate) struct Shard<T> {
+    copies: Box<[Copy<T>]>,
     bytes: Box<[u8]>,
     /// The number of bytes before the first block, which is aligned to a cache line.
     skew: usize,
@@ -36,10 +36,10 @@ struct Class {
     hand: usize,
 }
 
-/// The metadata of a cached value. A read accesses only the first cache line.
+/// The metadata of a cached value. `T` identifies the requested address.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Copy {
+pub(crate) struct Copy<T> {
     pub(crate) hash: u64,
     pub(crate) server: u32,
     /// The offset of the block, counted in cache lines.
@@ -57,9 +57,12 @@ pub(crate) struct Copy {
     is_warm: bool,
     pub(crate) is_asked_for: bool,
     pub(crate) state: State,
+    /// The requested address, or `None` if the entry was never used.
+    asked: Option<T>,
 }
 
-const _: () = assert!(size_of::<Copy>() == 2 * LINE);
+// `T` may be an IP address with a port.
+const _: () = assert!(size_of::<Copy<[u16; 9]>>() == 2 * LINE);
 
 /// The metadata that changes when the lease of a value is renewed.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +74,6 @@ pub(crate) struct State {
     /// The number of reads since the last fetch.
     pub(crate) reads: u32,
     pub(crate) flags: u32,
-    pub(crate) renewed_at: u64,
     pub(crate) cas: u64,
     /// The time when a fetch last marked the key as recently used on the server.
     pub(crate) touched: u64,
@@ -134,20 +136,23 @@ impl<'a> Block<'a> {
     }
 }
 
-/// The key of a cached value, with its hash and server.
+/// The key of a cached value, with its hash, its server, and the address at which the server was
+/// asked. One server may store different values of a key at different addresses and ports.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Name<'a> {
+pub(crate) struct Name<'a, T> {
     pub(crate) hash: u64,
     pub(crate) server: u32,
+    pub(crate) asked: T,
     pub(crate) key: &'a [u8],
 }
 
-impl Shard {
+impl<T: core::marker::Copy + PartialEq> Shard<T> {
     /// Creates a shard of `memory` bytes, including the metadata. `advise` is called with each
     /// address range before its first use.
     pub(crate) fn new(memory: usize, advise: fn(Range<usize>)) -> Self {
-        let counts =
-            CLASSES.map(|(size, share)| (memory / 100 * share / (size + COPY_BYTES)).min(MOST_COPIES));
+        let counts = CLASSES.map(|(size, share)| {
+            (memory / 100 * share / (size + size_of::<Copy<T>>() + INDEX_BYTES)).min(MOST_COPIES)
+        });
         let mut copies = Vec::with_capacity(counts.iter().sum());
         advise(addresses(copies.as_ptr(), copies.capacity()));
         let (mut counts, mut block) = (counts.into_iter(), 0);
@@ -182,7 +187,7 @@ impl Shard {
     /// Loads the metadata that [`Self::find`] reads into the CPU cache.
     #[inline]
     pub(crate) fn load(&self, number: u32) -> u64 {
-        self.copies.get(number as usize).map_or(0, |copy| copy.hash ^ copy.state.renewed_at)
+        self.copies.get(number as usize).map_or(0, |copy| copy.hash ^ copy.state.cas)
     }
 
     /// Loads the key and the value of an entry into the CPU cache.
@@ -192,67 +197,74 @@ impl Shard {
         self.block_of(copy).iter().step_by(LINE).fold(0, |all, byte| all ^ byte)
     }
 
-    pub(crate) fn find(&self, name: &Name<'_>) -> Option<u32> {
+    pub(crate) fn find(&self, name: &Name<'_, T>) -> Option<u32> {
         let mut same = self.numbers(name.hash);
         let found = same.find(|number| {
             self.copies.get(*number).is_some_and(|copy| {
-                copy.hash == name.hash && copy.server == name.server && self.key_of(copy) == name.key
+                (copy.hash, copy.server, copy.asked) == (name.hash, name.server, Some(name.asked))
+                    && self.key_of(copy) == name.key
             })
         });
         found.and_then(|number| u32::try_from(number).ok())
     }
 
-    pub(crate) fn copy(&self, number: u32) -> Option<&Copy> {
+    pub(crate) fn copy(&self, number: u32) -> Option<&Copy<T>> {
         self.copies.get(number as usize).filter(|copy| copy.is_used)
     }
 
-    pub(crate) fn copy_mut(&mut self, number: u32) -> Option<&mut Copy> {
+    pub(crate) fn copy_mut(&mut self, number: u32) -> Option<&mut Copy<T>> {
         self.copies.get_mut(number as usize).filter(|copy| copy.is_used)
     }
 
     /// Marks a cached value as recently read, so that other values are evicted first.
     #[inline]
-    pub(crate) fn warm(&mut self, number: u32) -> Option<&mut Copy> {
+    pub(crate) fn warm(&mut self, number: u32) -> Option<&mut Copy<T>> {
         let copy = self.copy_mut(number)?;
         copy.is_warm = true;
         Some(copy)
     }
 
     #[inline]
-    fn start(&self, copy: &Copy) -> usize {
+    fn start(&self, copy: &Copy<T>) -> usize {
         self.skew + copy.block as usize * LINE
     }
 
     #[inline]
-    fn within(&self, copy: &Copy, at: u16, length: usize) -> &[u8] {
+    fn within(&self, copy: &Copy<T>, at: u16, length: usize) -> &[u8] {
         let start = self.start(copy) + usize::from(at);
         self.bytes.get(start..start + length).unwrap_or_default()
     }
 
     #[inline]
-    fn block_of(&self, copy: &Copy) -> &[u8] {
+    fn block_of(&self, copy: &Copy<T>) -> &[u8] {
         self.within(copy, 0, copy.block_len.into())
     }
 
     #[inline]
-    pub(crate) fn key_of(&self, copy: &Copy) -> &[u8] {
+    pub(crate) fn key_of(&self, copy: &Copy<T>) -> &[u8] {
         self.within(copy, copy.key_at, copy.key_len.into())
     }
 
     #[inline]
-    pub(crate) fn value_of(&self, copy: &Copy) -> &[u8] {
+    pub(crate) fn value_of(&self, copy: &Copy<T>) -> &[u8] {
         self.within(copy, copy.value_at, copy.value_len.into())
     }
 
     /// Returns the prepared reply, or an empty slice if the entry has none.
     #[inline]
-    pub(crate) fn prepared_of(&self, copy: &Copy) -> &[u8] {
+    pub(crate) fn prepared_of(&self, copy: &Copy<T>) -> &[u8] {
         if copy.is_prepared { self.block_of(copy) } else { &[] }
     }
 
     /// Stores a value and replaces the previous value of the key. Returns `None` if the value is
     /// too long or its size class has no memory.
-    pub(crate) fn keep(&mut self, now: u64, name: &Name<'_>, block: &Block<'_>, state: State) -> Option<u32> {
+    pub(crate) fn keep(
+        &mut self,
+        now: u64,
+        name: &Name<'_, T>,
+        block: &Block<'_>,
+        state: State,
+    ) -> Option<u32> {
         if let Some(old) = self.find(name) {
             self.remove(old);
         }
@@ -279,6 +291,7 @@ impl Shard {
             is_warm: true,
             is_asked_for: false,
             state,
+            asked: Some(name.asked),
         };
         self.used_bytes += copy.len();
         self.enter(number, name.hash);
@@ -405,7 +418,7 @@ fn addresses<V>(first: *const V, count: usize) -> Range<usize> {
     start..start + count * size_of::<V>()
 }
 
-impl Copy {
+impl<T> Copy<T> {
     fn empty(block: u32) -> Self {
         Self {
             hash: 0,
@@ -430,10 +443,10 @@ impl Copy {
                 epoch: Epoch::default(),
                 generation: 0,
                 until: 0,
-                renewed_at: 0,
                 touched: 0,
                 reads: 0,
             },
+            asked: None,
         }
     }
 
@@ -446,9 +459,9 @@ impl Copy {
 const CLASSES: [(usize, usize); 3] = [(128, 25), (512, 25), (MOST_BLOCK, 50)];
 /// The maximum length of a block in bytes.
 pub(crate) const MOST_BLOCK: usize = 1_536;
-/// The memory that an entry needs in addition to its block. An entry needs memory for its metadata,
-/// two index cells and one position in the list of free entries.
-const COPY_BYTES: usize = size_of::<Copy>() + 2 * 16 + 4;
+/// The memory that an entry needs in addition to its block and its metadata: two index cells and
+/// one position in the list of free entries.
+const INDEX_BYTES: usize = 2 * 16 + 4;
 const MOST_COPIES: usize = 1 << 24;
 /// The size of a cache line in bytes.
 const LINE: usize = 64;

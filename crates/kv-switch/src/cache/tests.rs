@@ -15,7 +15,8 @@ pub(super) fn hash(key: &[u8]) -> u64 {
     KeyHash::sip(1, 2).hash(key)
 }
 
-pub(super) fn read(key: &[u8]) -> Read<'_, ()> {
+/// Returns a read of a key at port 1 of the server 0.
+pub(super) fn read(key: &[u8]) -> Read<'_, u16> {
     Read {
         hash: hash(key),
         server: 0,
@@ -23,11 +24,11 @@ pub(super) fn read(key: &[u8]) -> Read<'_, ()> {
         lease: Lease::from_nanos(10 * MILLI),
         fills_per_server: 8,
         generation: 1,
-        context: (),
+        asked: 1,
     }
 }
 
-pub(super) fn cache(epochs: &Arc<Epochs>) -> Cache<()> {
+pub(super) fn cache(epochs: &Arc<Epochs>) -> Cache<u16> {
     Cache::new(&CacheConfig {
         memory: 64_000,
         epochs: Arc::clone(epochs),
@@ -38,7 +39,7 @@ pub(super) fn cache(epochs: &Arc<Epochs>) -> Cache<()> {
 }
 
 /// Reads a key until the cache requests a fetch, and returns the index of the fetch.
-fn wanted(cache: &mut Cache<()>, now: u64, key: &[u8]) -> u32 {
+fn wanted(cache: &mut Cache<u16>, now: u64, key: &[u8]) -> u32 {
     for _ in 0..10_000 {
         assert_eq!(cache.look_up(now, &read(key)), None);
         if cache.has_wanted() {
@@ -49,7 +50,7 @@ fn wanted(cache: &mut Cache<()>, now: u64, key: &[u8]) -> u32 {
 }
 
 /// Returns the answer to a fetch, from a server that has the same content for every key.
-fn answered(cache: &Cache<()>, number: u32, says: &str) -> Vec<u8> {
+fn answered(cache: &Cache<u16>, number: u32, says: &str) -> Vec<u8> {
     let mut out = [0; 1_472];
     let length = cache.write_fetch(&MEMCACHED, number, 7, &mut out).unwrap();
     let asked = str::from_utf8(&out[8..length]).unwrap();
@@ -64,14 +65,14 @@ fn said(number: u32, payload: &[u8]) -> FetchAnswer<'_> {
     FetchAnswer { number, request: 7, payload }
 }
 
-fn asked(cache: &Cache<()>, number: u32) -> String {
+fn asked(cache: &Cache<u16>, number: u32) -> String {
     let mut out = [0; 1_472];
     let length = cache.write_fetch(&MEMCACHED, number, 7, &mut out).unwrap();
     String::from_utf8(out[8..length].to_vec()).unwrap()
 }
 
 /// Returns a cache with a value for the key `k`, and the time of its fetch, which is 10 s.
-pub(super) fn filled(epochs: &Arc<Epochs>) -> (Cache<()>, u64) {
+pub(super) fn filled(epochs: &Arc<Epochs>) -> (Cache<u16>, u64) {
     let (mut cache, now) = (cache(epochs), 10 * SECOND);
     let number = wanted(&mut cache, now, b"k");
     let answer = answered(&cache, number, "VA 2 kk f5 t-1 c9|hi");
@@ -79,7 +80,7 @@ pub(super) fn filled(epochs: &Arc<Epochs>) -> (Cache<()>, u64) {
     (cache, now)
 }
 
-fn serve(cache: &mut Cache<()>, now: u64) -> Option<Vec<u8>> {
+fn serve(cache: &mut Cache<u16>, now: u64) -> Option<Vec<u8>> {
     let number = cache.look_up(now, &read(b"k"))?;
     if cache.served(now, number) {
         cache.renew(now, &read(b"k"), number);
@@ -171,6 +172,22 @@ fn a_version_that_goes_back_ends_all_copies_of_its_server() {
     assert_eq!((cache.look_up(soon, &read(b"k")), cache.look_up(soon, &read(b"other"))), (None, None));
 }
 
+/// A lower version of a key that a client has written is not the effect of a restart.
+#[test]
+fn lower_version_after_write_keeps_copies_of_other_keys() {
+    let epochs = Arc::new(Epochs::new());
+    let (mut cache, now) = filled(&epochs);
+    let number = wanted(&mut cache, now, b"other");
+    let answer = answered(&cache, number, "VA 2 kother f5 t-1 c9|oh");
+    assert_eq!(cache.answer(now, &MEMCACHED, &said(number, &answer)), Ok(Filled::Kept));
+    epochs.key_written(now, hash(b"other"));
+    let now = now + SETTLE_NS;
+    let number = wanted(&mut cache, now, b"other");
+    let answer = answered(&cache, number, "VA 2 kother f5 t-1 c1|me");
+    assert_eq!(cache.answer(now, &MEMCACHED, &said(number, &answer)), Ok(Filled::Kept));
+    assert_eq!(serve(&mut cache, now), Some(b"hi".to_vec()));
+}
+
 #[test]
 fn a_server_without_versions_is_never_asked_for_them_alone() {
     let epochs = Arc::new(Epochs::new());
@@ -184,11 +201,12 @@ fn a_server_without_versions_is_never_asked_for_them_alone() {
 }
 
 #[test]
-fn another_generation_or_server_has_no_copy() {
+fn another_generation_server_or_address_has_no_copy() {
     let epochs = Arc::new(Epochs::new());
     let (mut cache, now) = filled(&epochs);
     assert_eq!(cache.look_up(now, &Read { generation: 2, ..read(b"k") }), None);
     assert_eq!(cache.look_up(now, &Read { server: 1, ..read(b"k") }), None);
+    assert_eq!(cache.look_up(now, &Read { asked: 2, ..read(b"k") }), None);
     assert!(cache.look_up(now, &read(b"k")).is_some());
 }
 

@@ -6,6 +6,7 @@
 
 use crate::{Ask, Datagram, Effect, Encoding, Item, KeyRoom, Refusal};
 
+use super::replicas::behind_the_key;
 use super::words::{Words, alone, flags, key, no_more, seconds, unsigned, value};
 use super::{CACHEABLE, UNCACHED, Verb, decode};
 
@@ -27,6 +28,15 @@ pub(super) fn read(kind: u8, mut words: Words<'_>, datagram: Datagram<'_>) -> Re
         _ => (Verb::MetaDebug, DEBUG),
     };
     finish(verb, key, Flags::read(&mut words, allowed)?, datagram)
+}
+
+/// Returns `true` if an accepted request is a meta command with the flag `E`.
+#[inline]
+pub(super) fn sets_version(payload: &[u8], ask: &Ask) -> bool {
+    let may_write = matches!(ask.effect, Effect::Write | Effect::Conditional);
+    may_write
+        && META.iter().any(|verb| verb.number() == ask.verb)
+        && behind_the_key(payload, ask).is_some_and(|mut words| words.any(|word| word.text.starts_with(b"E")))
 }
 
 /// Parses `ms KEY BYTES FLAG*` and the value.
@@ -113,6 +123,8 @@ const fn bit(letter: u8) -> u64 {
     1 << (letter & 63)
 }
 
+/// The meta commands that accept the flag `E`.
+const META: [Verb; 4] = [Verb::MetaGet, Verb::MetaSet, Verb::MetaDelete, Verb::MetaArithmetic];
 const GET: &[u8] = b"bcfhklOqstuvENRTPL";
 const SET: &[u8] = b"bcCEFIkOqsTMNPL";
 const DELETE: &[u8] = b"bCEIkOqTxPL";

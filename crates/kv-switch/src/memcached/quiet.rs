@@ -8,7 +8,7 @@
 //! References: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`. The behavior was
 //! checked with memcached 1.6.18 (`tests/kv/strict.rs` of the repository).
 
-use crate::Request;
+use crate::{Effect, Request};
 
 use super::replicas::behind_the_key;
 use super::{Verb, binary, frame};
@@ -27,6 +27,14 @@ pub(super) fn is_acknowledged(request: &Request<'_>) -> bool {
     } else {
         true
     }
+}
+
+/// Returns `false` for `noreply`, and for `ms` and `md` with `q` that do not depend on the stored
+/// value. If the stored value decides, `ms` and `md` report a failure despite `q`.
+pub(super) fn has_answer(request: &Request<'_>) -> bool {
+    let is_one = |verbs: &[Verb]| verbs.iter().any(|verb| verb.number() == request.ask.verb);
+    let may_fail = is_one(&[Verb::MetaSet, Verb::MetaDelete]) && request.ask.effect == Effect::Conditional;
+    may_fail || is_acknowledged(request)
 }
 
 /// Text commands that allow `noreply` and cannot have a second key.

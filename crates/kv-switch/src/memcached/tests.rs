@@ -17,6 +17,7 @@ mod reader;
 mod replicated;
 mod server;
 mod table;
+mod versions;
 
 const READ: Effect = Effect::Read { cacheable: true };
 const FORWARDED: Effect = Effect::Read { cacheable: false };

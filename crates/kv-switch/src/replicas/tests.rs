@@ -124,7 +124,7 @@ impl World {
             .map(|server| Replica { target: target(u32::from(server) + 7), life: None })
             .collect();
         let request = Request { payload: &payload, ask: &ask };
-        let new = NewWrite { request, replicas: &replicas, ack, timeout: 0, context: client };
+        let new = NewWrite { request, replicas: &replicas, ack, timeout: 0, pool: 0, context: client };
         let mut requester = Requester { table: &mut self.table, now: self.now };
         let begun = self.writes.begin(&mut requester, &MEMCACHED, new, |copy| copy);
         let under_way = self.under_way();
@@ -332,6 +332,7 @@ fn what_has_no_room_is_not_begun_and_leaves_nothing() {
             replicas: &replicas,
             ack: Ack::All,
             timeout: 0,
+            pool: 0,
             context: (),
         };
         writes.begin(&mut Requester { table, now: EXCHANGE_REST_NS }, &MEMCACHED, new, |copy| copy)

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use config::Config;
 use control_plane::{Controller, Unable, log_flushes};
-use health::{Event, Events, Flush, Health, StateChange, TargetReport};
+use health::{Event, Events, Flush, Flushed, Health, StateChange, TargetReport};
 
 use super::health_tunnel::{Found, HealthTunnel};
 
@@ -18,6 +18,8 @@ pub(super) struct Checks {
     tunnel: HealthTunnel,
     /// The cache flushes that are in progress.
     flushes: Vec<Flush>,
+    /// The servers that were flushed while the state of this process was frozen for an upgrade.
+    held: Vec<Flushed>,
     /// The error that prevents tunneled checks from running.
     tunnel_fault: Option<String>,
     /// `true` while a repair of the tunnel is running.
@@ -47,6 +49,7 @@ impl Checks {
             events,
             tunnel,
             flushes: Vec::new(),
+            held: Vec::new(),
             tunnel_fault: None,
             is_repairing: false,
             local_failure: None,
@@ -78,6 +81,16 @@ impl Checks {
         log_flushes(controller, &begun);
         self.engine.flush(wanted.clone());
         self.flushes = wanted;
+    }
+
+    /// Stores the results of successful flushes until [`Self::held`] returns them.
+    pub(super) fn hold(&mut self, outcomes: &[Flushed]) {
+        self.held.extend(outcomes.iter().filter(|flushed| flushed.result.is_ok()).cloned());
+    }
+
+    /// Returns and removes the stored results of flushes.
+    pub(super) fn held(&mut self) -> Vec<Flushed> {
+        std::mem::take(&mut self.held)
     }
 
     /// Handles an event, and returns the health states that have changed.

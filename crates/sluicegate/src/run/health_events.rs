@@ -5,6 +5,7 @@ use control_plane::{log_advice, log_flushed};
 use health::{Advice, Flushed, TargetKey};
 
 use super::Daemon;
+use super::lifecycle::HandOver;
 
 impl Daemon {
     pub(super) fn take_advice(&mut self, advised: &[(TargetKey, Advice)]) {
@@ -20,6 +21,12 @@ impl Daemon {
     }
 
     pub(super) fn take_flushed(&mut self, outcomes: &[Flushed]) {
+        if self.lifecycle.hand_over == HandOver::Frozen {
+            // The new process sends its requests to other servers until it has flushed these
+            // servers itself.
+            self.checks.hold(outcomes);
+            return;
+        }
         log_flushed(&self.controller, outcomes);
         match self.controller.flushed(outcomes, &self.publisher.current(), self.lifecycle.elapsed()) {
             Ok(Some(snapshot)) => self.publish_states(snapshot),

@@ -31,7 +31,7 @@ pub(crate) fn own_config(thread: u16, threads: u16) -> PipelineConfig {
     let upstream_requests = Some(UpstreamRequests {
         ports,
         requests: 3,
-        passing: 4,
+        passing: 36,
         fetches: 0,
         writes: 2,
         seed: [u64::from(thread), 7],

@@ -6,7 +6,7 @@ use super::*;
 use crate::{Header, KeyHash, Memcached};
 
 fn state(cas: u64, until: u64) -> State {
-    State { cas, until, ..Copy::empty(0).state }
+    State { cas, until, ..Copy::<u16>::empty(0).state }
 }
 
 fn hash(key: &[u8]) -> u64 {
@@ -15,11 +15,11 @@ fn hash(key: &[u8]) -> u64 {
 
 /// Returns the name of a key on a server. Keys whose hashes differ only in the last byte have the
 /// same home position in the index.
-fn name(key: &[u8], server: u32) -> Name<'_> {
-    Name { hash: hash(key) & !0xff, server, key }
+fn name(key: &[u8], server: u32) -> Name<'_, u16> {
+    Name { hash: hash(key) & !0xff, server, asked: 0, key }
 }
 
-impl Shard {
+impl Shard<u16> {
     fn cas(&self, key: &[u8], server: u32) -> Option<u64> {
         self.find(&name(key, server)).map(|number| self.copy(number).unwrap().state.cas)
     }
@@ -29,7 +29,7 @@ impl Shard {
         &mut self,
         prepares: bool,
         now: u64,
-        name: &Name<'_>,
+        name: &Name<'_, u16>,
         value: &[u8],
         state: State,
     ) -> Option<u32> {
@@ -136,7 +136,7 @@ fn what_was_looked_up_stays_and_what_has_ended_goes_first() {
     let mut shard = Shard::new(40_000, |_| {});
     let room = shard.classes[0].end;
     let key = |number: usize| format!("{number}");
-    let keep = |shard: &mut Shard, number: usize, until: u64| {
+    let keep = |shard: &mut Shard<u16>, number: usize, until: u64| {
         shard.keep_of(false, 10, &name(key(number).as_bytes(), 0), b"value", state(1, until)).unwrap()
     };
     for number in 0..room {
@@ -161,20 +161,20 @@ fn what_was_looked_up_stays_and_what_has_ended_goes_first() {
 #[test]
 fn shard_same_key_or_hash_has_separate_copies() {
     let mut shard = Shard::new(40_000, |_| {});
-    for (cas, (key, server)) in (1..).zip([(b"a", 0), (b"a", 1), (b"b", 0)]) {
-        shard.keep_of(false, 0, &Name { hash: 7, server, key }, b"", state(cas, 1)).unwrap();
+    let name = |(key, server, asked)| Name { hash: 7, server, asked, key };
+    for (cas, of) in (1..).zip([(&b"a"[..], 0, 1_u16), (b"a", 1, 1), (b"b", 0, 1), (b"a", 0, 2)]) {
+        shard.keep_of(false, 0, &name(of), b"", state(cas, 1)).unwrap();
     }
-    let cas = |key: &[u8], server| {
-        shard.find(&Name { hash: 7, server, key }).map(|n| shard.copy(n).unwrap().state.cas)
-    };
-    assert_eq!([cas(b"a", 0), cas(b"a", 1), cas(b"b", 0), cas(b"b", 1)], [Some(1), Some(2), Some(3), None]);
+    let cas = |of| shard.find(&name(of)).map(|n| shard.copy(n).unwrap().state.cas);
+    assert_eq!([cas((b"a", 0, 1)), cas((b"a", 1, 1)), cas((b"b", 0, 1))], [Some(1), Some(2), Some(3)]);
+    assert_eq!([cas((b"a", 0, 2)), cas((b"b", 1, 1)), cas((b"b", 0, 2))], [Some(4), None, None]);
     assert!(shard.candidate(7).is_some() && shard.candidate(7 << 32).is_none());
 }
 
 #[test]
 fn no_more_memory_is_taken_than_was_given() {
     for memory in [0, 1_000, 1 << 20, 64 << 20] {
-        let shard = Shard::new(memory, |_| {});
+        let shard = Shard::<u16>::new(memory, |_| {});
         let taken = shard.bytes.len() + size_of_val(&*shard.copies) + size_of_val(&*shard.index);
         assert!(taken <= memory + 8 + LINE, "{taken} of {memory}");
     }

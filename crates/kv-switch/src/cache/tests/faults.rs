@@ -48,7 +48,7 @@ fn a_copy_ends_before_its_value_expires() {
     let epochs = Arc::new(Epochs::new());
     let (mut cache, now) = (cache(&epochs), 10 * SECOND);
     let long = |key| Read { lease: Lease::from_nanos(SECOND), ..read(key) };
-    let ask = |cache: &mut Cache<()>, now| {
+    let ask = |cache: &mut Cache<u16>, now| {
         (0..1_000).for_each(|_| assert!(cache.look_up(now, &long(b"k")).is_none()));
         cache.ask(now).unwrap()
     };
@@ -184,7 +184,7 @@ fn an_answer_fills_only_what_it_answers() {
     let (mut cache, now) = (cache(&epochs), 10 * SECOND);
     let number = wanted(&mut cache, now, b"k");
     let right = answered(&cache, number, "VA 2 kk f5 t-1 c9|hi");
-    let refuse = |cache: &mut Cache<()>, answer: &[u8]| {
+    let refuse = |cache: &mut Cache<u16>, answer: &[u8]| {
         cache.answer(now, &MEMCACHED, &said(number, answer)).unwrap_err()
     };
     for (at, error) in [(1, NoAnswer::OtherRequest), (3, NoAnswer::Continuation)] {
@@ -221,7 +221,7 @@ fn an_answer_fills_only_what_it_answers() {
 fn each_fetch_has_a_nonce_of_its_own() {
     let epochs = Arc::new(Epochs::new());
     let (mut one, mut other) = (cache(&epochs), cache(&epochs));
-    let said = |cache: &mut Cache<()>| {
+    let said = |cache: &mut Cache<u16>| {
         let number = wanted(cache, 10 * SECOND, b"k");
         let text = asked(cache, number);
         cache.give_up(number);

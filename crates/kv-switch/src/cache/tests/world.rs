@@ -35,7 +35,7 @@ struct World {
 
 #[derive(Debug)]
 struct Thread {
-    cache: Cache<()>,
+    cache: Cache<u16>,
     /// The fetch that belongs to each request id.
     under_way: Vec<Option<u32>>,
 }
@@ -195,7 +195,7 @@ impl World {
         }
     }
 
-    fn read_of(&self, key: usize) -> Read<'static, ()> {
+    fn read_of(&self, key: usize) -> Read<'static, u16> {
         Read { lease: Lease::from_nanos(self.rules.lease), ..read(KEYS[key]) }
     }
 

@@ -169,7 +169,7 @@ impl World {
         let (client, payload) = (self.clients.len(), asked(if is_batch { "batch" } else { "get" }, &keys));
         let ask = read(&payload);
         let request = Request { payload: &payload, ask: &ask };
-        let new = NewGather { request, timeout, late, context: client };
+        let new = NewGather { request, timeout, late, pool: 0, context: client };
         let mut target = |key: &[u8]| {
             (!(lacks && is_second(key))).then_some(Target { server: is_second(key).into(), room: 1_400 })
         };
@@ -353,7 +353,7 @@ fn a_full_table_begins_nothing_and_forgets_nothing() {
     let ask = read(&payload);
     let begin = |table: &mut GatherTable<()>| {
         let request = Request { payload: &payload, ask: &ask };
-        let new = NewGather { request, timeout: 0, late: Late::Fails, context: () };
+        let new = NewGather { request, timeout: 0, late: Late::Fails, pool: 0, context: () };
         table.begin(0, &MEMCACHED, new, &mut |_| Some(Target { server: 0, room: 1_400 }))
     };
     let config = GatherConfig { ports: PORTS, requests: ROOM, timeouts: &TIMEOUTS, others: 0, seed: [1, 2] };
@@ -372,16 +372,16 @@ fn a_request_that_has_ids_for_some_of_its_parts_begins_none() {
     let ask = read(&payload);
     let begin = |table: &mut GatherTable<()>, now, servers: u32| {
         let request = Request { payload: &payload, ask: &ask };
-        let new = NewGather { request, timeout: 0, late: Late::Fails, context: () };
+        let new = NewGather { request, timeout: 0, late: Late::Fails, pool: 0, context: () };
         let mut server = 0;
         table.begin(now, &MEMCACHED, new, &mut |_| {
             server = (server + 1) % servers;
             Some(Target { server, room: 1_400 })
         })
     };
-    // The table has slots for eight exchanges, and each slot has an eighth of the ids. Seven of the
-    // slots use up their ids and are then blocked.
-    for _ in 0..7 * (65_536 / 8) {
+    // The table has slots for twelve exchanges, and each slot has a twelfth of the ids. Eleven of
+    // the slots use up their ids and are then blocked.
+    for _ in 0..11 * (65_535 / 12) {
         let number = begin(&mut table, 0, 1).unwrap();
         table.end(0, number);
     }
@@ -404,6 +404,7 @@ fn what_one_datagram_does_not_hold_is_asked_by_several() {
             request: Request { payload: &payload, ask: &ask },
             timeout: 0,
             late: Late::Fails,
+            pool: 0,
             context: 0,
         };
         let mut servers = [0, 1].into_iter().cycle();
@@ -422,6 +423,7 @@ fn what_one_datagram_does_not_hold_is_asked_by_several() {
             request: Request { payload: &payload, ask: &ask },
             timeout: 0,
             late: Late::Fails,
+            pool: 0,
             context: 0,
         };
         let small = table.begin(0, &MEMCACHED, new, &mut |_| Some(Target { server: 0, room: 300 }));
@@ -440,7 +442,7 @@ fn exchanges_of_the_callers_own_stand_beside_parts_of_requests() {
     let payload = asked("get", &[b"a", b"user:2"]);
     let ask = read(&payload);
     let request = Request { payload: &payload, ask: &ask };
-    let new = NewGather { request, timeout: 0, late: Late::Fails, context: 7 };
+    let new = NewGather { request, timeout: 0, late: Late::Fails, pool: 0, context: 7 };
     let mut target = |key: &[u8]| Some(Target { server: u32::from(key == b"a"), room: 1_400 });
     let number = table.begin(1, &MEMCACHED, new, &mut target).unwrap();
     let mut out = [0; 1_400];

@@ -121,6 +121,8 @@ impl Daemon {
             self.lifecycle.hand_over = HandOver::None;
             self.forwarding.keep_ports();
             self.follow_caches();
+            let flushed = self.checks.held();
+            self.take_flushed(&flushed);
             // log: The new process failed for the reason in `why`, and the old process continues.
             // Look for log lines of the new process before this line.
             tracing::error!(change = "machine", why = %refused, "upgrade failed");
