@@ -49,8 +49,8 @@ impl Lane {
         match self {
             Self::Unit => [setup::BUILD, setup::PACKAGES].concat(),
             Self::Net => {
-                [setup::BUILD, setup::BED, setup::SERVICE, setup::CAPTURE, setup::QUICK_START, setup::ROUTERS]
-                    .concat()
+                let pages = [setup::QUICK_START, setup::HOW_TO].concat();
+                [setup::BUILD, setup::BED, setup::SERVICE, setup::CAPTURE, &pages, setup::ROUTERS].concat()
             }
             Self::Bgp => [setup::BUILD, setup::BED, setup::ROUTERS].concat(),
             Self::Kv => [setup::BUILD, setup::BED, setup::KV].concat(),

@@ -30,6 +30,9 @@ pub(crate) const CAPTURE: &[&str] = &["tshark"];
 /// Packages for the commands of `docs/tutorial/first-traffic.md`.
 pub(crate) const QUICK_START: &[&str] = &["curl", "jq", "openssl", "python3"];
 
+/// Packages for the commands of the how-to pages.
+pub(crate) const HOW_TO: &[&str] = &["memcached", "netcat-openbsd", "prometheus"];
+
 /// Packages for the tests with BGP routers.
 pub(crate) const ROUTERS: &[&str] = &["bird2", "frr", "gobgpd"];
 

@@ -127,9 +127,13 @@ mod tests {
     #[test]
     fn kernel_reports_the_state_of_this_thread() {
         let own = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
-        let before = Scheduling::read(own).unwrap();
-        assert_eq!(before.state, 'R');
-        assert!(!before.on_processor.is_zero(), "the kernel has no scheduler statistics");
+        // The kernel counts the processor time of a new thread from its first clock tick on.
+        let start = std::time::Instant::now();
+        let ran = || Scheduling::read(own).unwrap().on_processor;
+        while ran().is_zero() {
+            assert!(start.elapsed() < Duration::from_secs(10), "the kernel has no scheduler statistics");
+        }
+        assert_eq!(Scheduling::read(own).unwrap().state, 'R');
         assert_eq!(Scheduling::read(0), None);
     }
 }
