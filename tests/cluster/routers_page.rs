@@ -34,7 +34,8 @@ const ON_A_HOST: &str = "mount -t tmpfs none /etc; mount -t tmpfs none /run; mkd
 fn run(scene: &Scene, heading: &str, host: &Namespace, index: usize) {
     let section = sections(PAGE).into_iter().find(|section| section.heading == heading).unwrap();
     let socket = LbConfig::admin_socket(&scene.bed, index);
-    let (socket, program) = (socket.to_str().unwrap(), scene.bed.program().unwrap().to_str().unwrap());
+    let program = scene.bed.program().unwrap();
+    let (socket, program) = (socket.to_str().unwrap(), program.to_str().unwrap());
     let args = ["--mount", "sh", "-euc", ON_A_HOST, socket, program, &section.commands];
     let ended = Process::to_end(host, "unshare", &args, BOUND).unwrap();
     println!("{heading}\n{}{}", ended.err, ended.out);

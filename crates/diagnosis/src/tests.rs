@@ -454,7 +454,7 @@ fn problems_of_paths_to_backends_are_found() {
         (|f| two_hops(f, [Ok(resolved()), Err(Unresolved::LinkDown { interface: 8 })], Some(true)), &[("next-hop-down", WARN, "one of 2 next hops of backend b1 (198.18.1.1) and 1 more is not used: interface 8 is down", "")]),
         (|f| two_hops(f, [Ok(resolved()), Ok(Resolved { interface: 9, leaves_by: 9, ..resolved() })], Some(true)), &[("next-hop-down", WARN, "the route uses interface 9", "")]),
         (|f| two_hops(f, [Err(Unresolved::LinkDown { interface: 7 }), Err(Unresolved::LinkDown { interface: 8 })], Some(true)), &[("no-next-hop", ERROR, "cannot send to backend b1 (198.18.1.1) and 1 more", "ip link set dev eth0 up")]),
-        (|f| f.host.reports_nexthop_objects = Some(false), &[("nexthop-objects", WARN, "does not report the next hops", "nexthop_compat_mode=1")]),
+        (|f| f.host.reports_nexthop_objects = Some(false), &[("nexthop-objects", WARN, "does not report the next hops", "sysctl -w net.ipv4.nexthop_compat_mode=1")]),
  (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; f.paths[0].is_readdressed = true; }, &[]),
         (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; }, &[("l2-routed", ERROR, "packets to backend b1 (198.18.1.1) have no outer header", "")]),
         (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; f.paths[0].next_hop = Ok(Resolved { gateway: None, ..resolved() }); }, &[]),
