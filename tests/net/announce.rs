@@ -189,7 +189,7 @@ fn family_that_router_did_not_negotiate_is_not_announced() {
     let of_v6 = page.lines().find(|line| line.contains(VIPS[1])).unwrap();
     assert!(!of_v6.contains("IPv4") && page.contains("ipv4 unicast"), "{page}");
     let metrics = scene.balancer.ask_plainly("/metrics").unwrap().1;
-    for line in ["{family=\"ipv4\",vip=\"www\"} 0", "{family=\"ipv6\",vip=\"www\"} 1"]
+    for line in ["{vip=\"www\",family=\"ipv4\"} 0", "{vip=\"www\",family=\"ipv6\"} 1"]
         .map(|row| format!("sluicegate_vip_announced{row}"))
     {
         assert!(metrics.contains(&line), "{line} is missing in\n{metrics}");

@@ -171,7 +171,7 @@ fn unreachable_and_silent_backends_are_distinguished() {
     patient.shell("ip route del unreachable 198.18.1.1/32");
     assert_eq!(patient.finding("no-next-hop"), None);
     patient.bed.backends[1].ns.ip("link set eth0 down").unwrap();
-    patient.found("no-answer", "warning", "backend b2 (198.18.1.2) does not answer");
+    patient.found("no-answer", "warning", "no answer to pings from backend b2 (198.18.1.2)");
     assert_eq!(patient.finding("no-next-hop"), None, "the next hop of the backend is missing");
 }
 

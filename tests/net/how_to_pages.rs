@@ -154,6 +154,6 @@ fn route_by_key_page_serves_memcached_requests() {
     let shows = |part: &str, words: &str| assert!(output[part].contains(words), "{part}: {}", output[part]);
     shows("before", "m1 ");
     shows("client", "STORED");
-    shows("client", "VALUE user:17 0 5\r\nhello\r\nEND");
+    shows("client", "VALUE user:17 0 5\nhello\nEND");
     shows("after", "flushing");
 }

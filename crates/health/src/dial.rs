@@ -69,12 +69,28 @@ fn unless_prohibited(error: io::Error) -> io::Error {
     if is_prohibited { io::ErrorKind::HostUnreachable.into() } else { error }
 }
 
-/// Receives a datagram. Receiving causes no error of its own, so each error is an ICMP error that
-/// the backend or a router has sent, or that this machine reports because no neighbor answers.
+/// Receives a datagram. Errors that the kernel creates from ICMP errors are failures of the
+/// backend: the backend or a router has sent them, or no neighbor answers.
 pub(super) async fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<usize, Failure> {
-    socket.recv(buffer).await.map_err(|error| match Failure::from(&error) {
-        Failure::Refused => Failure::PortUnreachable,
-        Failure::Local(_) => Failure::Unreachable,
-        other => other,
+    socket.recv(buffer).await.map_err(|error| {
+        let is_icmp = error.raw_os_error().is_some_and(|number| FROM_ICMP.contains(&Errno::from_raw(number)));
+        match Failure::from(&error) {
+            Failure::Refused => Failure::PortUnreachable,
+            Failure::Local(_) if is_icmp => Failure::Unreachable,
+            other => other,
+        }
     })
 }
+
+/// The errors that the kernel creates from ICMP errors, according to `icmp_err_convert` in
+/// `net/ipv4/icmp.c` and `tab_unreach` in `net/ipv6/icmp.c`.
+const FROM_ICMP: [Errno; 8] = [
+    Errno::EACCES,
+    Errno::EHOSTDOWN,
+    Errno::EHOSTUNREACH,
+    Errno::EMSGSIZE,
+    Errno::ENETUNREACH,
+    Errno::ENONET,
+    Errno::ENOPROTOOPT,
+    Errno::EPROTO,
+];

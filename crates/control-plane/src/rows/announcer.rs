@@ -36,7 +36,8 @@ impl Announcer {
         let rows = self.announced_vips();
         let mut vips = BTreeMap::<&str, bool>::new();
         for row in rows.iter().filter(|row| row.state != AnnouncementState::NotConfigured) {
-            *vips.entry(&row.vip).or_insert(true) &= row.state == AnnouncementState::Announced;
+            let has_routes = matches!(row.state, AnnouncementState::Announced | AnnouncementState::Marked);
+            *vips.entry(&row.vip).or_insert(true) &= has_routes;
         }
         Some(BgpTotals {
             peers: status.len(),

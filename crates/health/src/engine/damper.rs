@@ -22,7 +22,8 @@ impl Damper {
     pub(super) fn take(&mut self, new: Advice, clock: Duration) -> Option<Advice> {
         let period = clock.as_secs() / PERIOD_SECONDS;
         let next = match self.published {
-            Some(old) if period == self.period => Advice { tenths: old.tenths, ..new },
+            // An agent that drains does not report a weight.
+            Some(old) if new.drains || period == self.period => Advice { tenths: old.tenths, ..new },
             _ => new,
         };
         if self.published == Some(next) {
@@ -61,8 +62,8 @@ mod tests {
         assert_eq!(at(61, false, 5), None);
         assert_eq!(at(62, true, 5), Some((true, 10)), "only the drain applies at once");
         assert_eq!(at(89, true, 5), None);
-        assert_eq!(at(90, true, 5), Some((true, 5)), "the next period");
-        assert_eq!(at(91, false, 6), Some((false, 5)));
+        assert_eq!(at(90, true, 5), None, "a drain keeps the weight");
+        assert_eq!(at(91, false, 6), Some((false, 6)), "the next period");
         assert_eq!(at(119, false, 5), None);
         assert_eq!(at(121, false, 7), Some((false, 7)), "later in the next period");
         assert_eq!(at(122, false, 8), None);

@@ -29,6 +29,9 @@ pub(super) struct Rules {
     /// The time within which the target is probed at least once. This time is the longest interval
     /// plus the timeout.
     pub(super) span: Duration,
+    /// `false` if attempts can pass without a response. Such a target cannot end a silence, so its
+    /// failures do not start one either.
+    pub(super) answers: bool,
 }
 
 /// The result of an attempt.
@@ -196,12 +199,15 @@ impl HealthStates {
 
     /// Adds a result of the target `id` that arrived at `now`.
     pub(super) fn result(&mut self, id: u32, outcome: Outcome, now: Duration, out: &mut Changes) {
-        if self.count(id).is_none() {
-            return;
-        }
+        let Some(answers) = self.count(id).map(|count| count.rules.answers) else { return };
         match outcome {
             Outcome::Pass => self.pass(id, out),
             Outcome::Silent => self.pass_in_silence(id, out),
+            Outcome::Fail | Outcome::Local if !answers => {
+                if outcome == Outcome::Fail && !self.local_failure {
+                    self.fail(id, out);
+                }
+            }
             Outcome::Fail | Outcome::Local => {
                 self.since.get_or_insert(now);
                 self.mark_failed(id);
@@ -287,7 +293,7 @@ impl HealthStates {
         if !due || target.held {
             return;
         }
-        if hold {
+        if hold && target.rules.answers {
             target.held = true;
             self.held.push(id);
         } else {

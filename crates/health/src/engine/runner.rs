@@ -25,7 +25,7 @@ use super::record::{Ability, Record};
 use super::schedule::Schedule;
 use super::target::{HealthState, Spec, TargetKey, TargetReport, Watched};
 use super::{Dialing, StateChange};
-use crate::{CheckHops, Dialer, Failure, HopNeighbour, Interim, Pass, attempt};
+use crate::{CheckHop, CheckHops, Dialer, Failure, HopNeighbour, Interim, Pass, attempt};
 
 /// The state of the loop, which runs as one task.
 pub(super) struct Runner {
@@ -228,8 +228,16 @@ impl Runner {
     /// interval. Targets that changed together are therefore not probed together.
     fn repace(&mut self, id: u32, spec: Arc<Spec>, now: Duration) {
         let interval = spec.watched.key.check.interval;
+        let before = self.targets.get(id as usize).and_then(Option::as_ref);
+        let old_key = before.map(|target| target.spec.watched.key.clone());
         self.regroup(id, spec, now);
         let Some(target) = self.targets.get_mut(id as usize).and_then(Option::as_mut) else { return };
+        // The failing hops were published under the old key.
+        let failing = target.hop_states.failing();
+        if let Some(old_key) = old_key.filter(|_| !failing.is_empty()) {
+            self.failing_hops.push((old_key, Vec::new()));
+            self.failing_hops.push((target.spec.watched.key.clone(), failing));
+        }
         if !matches!(target.phase, Phase::Flying { .. }) {
             target.phase = Phase::Planned;
             let at = now + self.schedule.part_of(interval);
@@ -464,8 +472,13 @@ impl Target {
         // For checks through the tunnel, the peer is the VIP. The `Host` value and the name in the
         // certificate are therefore the same as for clients.
         let address = key.through.as_ref().map_or(key.address, |through| through.vip);
-        if let Some(hops) = hops.of(key.address) {
-            let dialers = hops.iter().map(|hop| dialing(&spec.watched, Some(hop))).collect();
+        let dialers = |hops: &[CheckHop]| -> Vec<Dialer> {
+            hops.iter().map(|hop| dialing(&spec.watched, Some(hop))).collect()
+        };
+        let hops = hops.of(key.address).map(|hops| (dialers(&hops), hops));
+        // Without the tunnel, the kernel chooses the hop, so the result belongs to no hop.
+        let by_hop = |dialers: &[Dialer]| dialers.iter().all(|dialer| matches!(dialer, Dialer::Tunnel(_)));
+        if let Some((dialers, hops)) = hops.filter(|(dialers, _)| by_hop(dialers)) {
             let (flight, future) = HopFlight::new(hops, dialers, Arc::clone(&key.check), address);
             self.hop_flight = Some(flight);
             return Box::pin(future);
@@ -495,7 +508,13 @@ fn rules(watched: &Watched) -> Rules {
     let check = &watched.key.check;
     let stretched = check.interval * (100 + u32::from(check.jitter_percent)) / 100;
     let first_fall = if watched.serving { check.fall } else { 1 };
-    Rules { rise: check.rise, fall: check.fall, first_fall, span: stretched + check.timeout }
+    Rules {
+        rise: check.rise,
+        fall: check.fall,
+        first_fall,
+        span: stretched + check.timeout,
+        answers: !check.kind.passes_in_silence(),
+    }
 }
 
 /// The maximum number of target changes that are applied per iteration. Each change takes about a

@@ -13,7 +13,7 @@ use super::*;
 const SPAN: Duration = Duration::from_millis(1_000);
 
 fn rules(rise: u32, fall: u32) -> Rules {
-    Rules { rise, fall, first_fall: 1, span: SPAN }
+    Rules { rise, fall, first_fall: 1, span: SPAN, answers: true }
 }
 
 /// Creates one target per entry of `pools`. Each target has its own backend.
@@ -126,6 +126,21 @@ fn silent_passes_count_but_end_no_silence() {
     assert_eq!(at(&mut health_states, over, 2, Fail), local_failure);
     assert_eq!(at(&mut health_states, over + 1, 3, Silent), turned(&[]), "the local failure continues");
     assert_eq!(at(&mut health_states, over + 2, 0, Pass).local_failure, Some(false));
+}
+
+#[test]
+fn targets_without_responses_cause_no_local_failure() {
+    let silent = Rules { answers: false, ..rules(1, 1) };
+    let mut health_states = watching(&["p", "p", "q", "q"], silent);
+    for id in 0..4 {
+        assert_eq!(at(&mut health_states, 0, id, Silent), turned(&[(id, Up)]));
+    }
+    for id in 0..3 {
+        assert_eq!(at(&mut health_states, 10, id, Fail), turned(&[(id, Down)]));
+    }
+    let over = 20 + u64::try_from(SPAN.as_millis()).unwrap();
+    assert_eq!(at(&mut health_states, over, 3, Fail), turned(&[(3, Down)]));
+    assert_eq!(at(&mut health_states, over + 1, 0, Silent), turned(&[(0, Up)]));
 }
 
 #[test]
@@ -369,7 +384,8 @@ fn translated(group: &Group) -> (Rules, Arc<str>, Vec<Arc<str>>) {
     let (backend, pools, rise, fall, span, serving) = group;
     let pools = pools.iter().map(|pool| format!("p{pool}").into()).collect();
     let first_fall = if *serving { *fall } else { 1 };
-    let rules = Rules { rise: *rise, fall: *fall, first_fall, span: Duration::from_millis(*span) };
+    let span = Duration::from_millis(*span);
+    let rules = Rules { rise: *rise, fall: *fall, first_fall, span, answers: true };
     (rules, format!("b{backend}").into(), pools)
 }
 
