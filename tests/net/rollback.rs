@@ -85,7 +85,7 @@ fn unconfirmed_reload_is_rolled_back() {
     let said: Vec<_> =
         events["events"].as_array().unwrap().iter().map(|one| one["what"].as_str().unwrap()).collect();
     let wanted = [
-        "configuration waits for a confirmation",
+        "configuration is awaiting confirmation",
         "configuration reloaded",
         "configuration not confirmed",
         "configuration reloaded",
@@ -103,7 +103,7 @@ fn confirmation_keeps_later_changes() {
     LbConfig::new(&scene.bed).weights(&[1, 2, 1]).write(&scene.bed, 0).unwrap();
     let seen = scene.balancer.process.line_count();
     says(&scene, &["config", "reload", "--confirm", "10m"], 0);
-    for words in ["waits for a confirmation", "reloaded"] {
+    for words in ["is awaiting confirmation", "reloaded"] {
         wait_for(&mut scene, seen, &[words]);
     }
     let third = LbConfig::new(&scene.bed).weights(&[1, 3, 1]);

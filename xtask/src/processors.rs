@@ -3,8 +3,8 @@
 //!
 //! The CPU time of a thread includes softirqs that interrupted it. Only kernels with
 //! `IRQ_TIME_ACCOUNTING` count softirqs separately, and no Debian kernel enables this option.
-//! [`receive_on`] makes a kernel thread receive the packets of a device. The time of this kernel
-//! thread can then be counted like the time of a process.
+//! [`receive_on`] makes kernel threads receive the packets of a device. The time of these threads
+//! can then be counted like the time of a process.
 //!
 //! References: Linux Documentation/scheduler/sched-stats.rst; Documentation/networking/napi.rst,
 //! "Threaded NAPI".
@@ -59,8 +59,9 @@ pub(crate) enum Priority {
     First,
 }
 
-/// Makes a kernel thread receive the packets of each queue of a device, on processor `cpu`. Returns
-/// the IDs of the threads. On a veth, the threads exist only while the device has an XDP program.
+/// Makes kernel threads receive the packets of a device. There is one thread for each queue, and
+/// all of them run on processor `cpu`. Returns the IDs of the threads. On a veth, the threads exist
+/// only while the device has an XDP program.
 pub(crate) fn receive_on(device: Device<'_>, cpu: usize, priority: Priority) -> Result<Vec<u32>> {
     // A fresh mount of `/sys` is needed, because a mount shows the devices of the network namespace
     // in which it was created.

@@ -69,7 +69,7 @@ pub(crate) trait Peer {
 pub(crate) enum Load {
     /// Many small packets in one direction, to backends that do not exist.
     Packets,
-    /// Requests that real backends answer.
+    /// Requests answered by real backends.
     Requests,
 }
 
@@ -331,8 +331,8 @@ pub(crate) struct Rates {
     pub(crate) offered: f64,
     /// The packets per second that came back.
     pub(crate) taken: f64,
-    /// The lower of two fractions of processor time: the one that the generator got during the
-    /// measurement, and the one that the device got.
+    /// The fraction of a processor's time that the generator or the device got during the
+    /// measurement, whichever is lower.
     pub(crate) ran: f64,
     /// The number of processors that the device used on average.
     pub(crate) device: f64,
@@ -363,8 +363,8 @@ fn words(mac: [u8; 6]) -> String {
 /// The minimum ratio of offered to forwarded packets. If the ratio is lower, the generator might
 /// have been the bottleneck.
 pub(crate) const LEAST_EXCESS: f64 = 1.2;
-/// The minimum share of the time during which the generator and the device must run on their
-/// processors. With a smaller share, other programs have disturbed the measurement.
+/// The minimum value of [`Rates::ran`]. If the generator or the device gets a smaller fraction of
+/// its processor's time, other programs have disturbed the measurement.
 pub(crate) const UNDISTURBED: f64 = 0.85;
 /// A locally administered MAC address that no device uses.
 pub(crate) const NOBODY: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];

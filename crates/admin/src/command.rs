@@ -331,8 +331,8 @@ pub const SNAP_BYTES: RangeInclusive<usize> = 64..=2_048;
 pub const EVENTS_AT_MOST: usize = 1_000;
 /// The maximum number of keys in one reply.
 pub const HOT_KEYS_AT_MOST: usize = 1_000;
-/// The maximum time for which hot keys are counted, in seconds. The duration is shorter than
-/// [`ANSWER_WITHIN_SECONDS`], because the reply is sent after the count.
+/// The maximum time for which hot keys are counted, in seconds. The reply is sent when the counting
+/// ends, so this time must be shorter than [`ANSWER_WITHIN_SECONDS`].
 pub const HOT_KEYS_SECONDS_AT_MOST: u64 = 20;
 /// The maximum number of flows in one reply.
 pub const FLOWS_AT_MOST: usize = 10_000;

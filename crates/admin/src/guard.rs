@@ -63,8 +63,8 @@ async fn judge(State(state): State<AppState>, request: Request, next: Next) -> R
     response
 }
 
-/// The log entry for a successful command. The handler adds it to the response, and the guard
-/// writes it.
+/// The log entry for a successful command. The handler attaches the entry to the response, and the
+/// guard writes the entry to the log.
 #[derive(Clone, Debug)]
 pub(super) enum AuditRecord {
     /// The command is logged as an event, with the reason given by the operator.

@@ -94,8 +94,8 @@ fn reading() -> Vec<Operation> {
         question("/v1/vips", "Lists all VIPs with their services.", "The VIPs.", Command::Vips),
         question(
             "/v1/backends",
-            "Lists all memberships. A membership is one backend in one leaf pool, which is a pool that lists the backend directly.",
-            "The memberships.",
+            "Lists all pool members. A pool member is one backend in one leaf pool, which is a pool that lists the backend directly.",
+            "The pool members.",
             Command::Backends,
         ),
         question("/v1/health", "Lists all health check targets.", "The targets.", Command::Health),
@@ -138,7 +138,7 @@ fn events() -> Vec<Operation> {
 fn backend_overrides() -> Vec<Operation> {
     let change = |path, summary, handler| {
         let operation =
-            Operation::json::<BackendChange>("post", path, summary, "The changed memberships.", handler);
+            Operation::json::<BackendChange>("post", path, summary, "The changed pool members.", handler);
         operation
             .query("pool", "The leaf pool in which the command applies. The default is all pools of the backend.", text())
             .query("reason", REASON, text())

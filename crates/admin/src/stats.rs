@@ -31,7 +31,7 @@ pub struct Stats {
     /// The number of packet threads. The packet threads are the first elements of `threads`.
     #[serde(default)]
     pub packet_threads: usize,
-    /// The traffic of each backend, over all its memberships.
+    /// The traffic of each backend, summed over all its pools.
     pub backends: BTreeMap<String, TrafficStats>,
     /// The traffic of each service. The keys are service names such as `www tcp 80,443`.
     pub services: BTreeMap<String, TrafficStats>,

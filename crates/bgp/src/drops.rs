@@ -50,11 +50,11 @@ impl Drops {
                 "the kernel dropped segments whose TTL was too low; the router must send TTL 255 (GTSM, `ttl security`), or `hops` must be larger",
             )
         } else if has_key && self.wrongly_signed > before.wrongly_signed {
-            Some("the kernel dropped segments signed with another MD5 key")
+            Some("the kernel dropped segments signed with a different MD5 key")
         } else if has_key && self.unsigned > before.unsigned {
-            Some("the kernel dropped segments without an MD5 signature; the router has no key")
+            Some("the kernel dropped segments without an MD5 signature; only this machine has a key")
         } else if !has_key && self.signed > before.signed {
-            Some("the kernel dropped segments with an MD5 signature; the router has a key")
+            Some("the kernel dropped segments with an MD5 signature; only the router has a key")
         } else {
             None
         }
@@ -90,9 +90,9 @@ mod tests {
             now
         };
         assert!(word(more(|now| now.from_afar += 1), &near).contains("TTL"));
-        assert!(word(more(|now| now.wrongly_signed += 1), &keyed).contains("another MD5 key"));
+        assert!(word(more(|now| now.wrongly_signed += 1), &keyed).contains("a different MD5 key"));
         assert!(word(more(|now| now.unsigned += 1), &keyed).contains("without an MD5 signature"));
-        assert!(word(more(|now| now.signed += 1), &plain).contains("the router has a key"));
+        assert!(word(more(|now| now.signed += 1), &plain).contains("only the router has a key"));
         assert_eq!(
             word(more(|now| now.from_afar += 1), &plain),
             "",

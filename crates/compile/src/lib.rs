@@ -2,7 +2,7 @@
 //!
 //! The input is a [`Config`], the name of the machine, the known next hops, the runtime state
 //! (health states, overrides, slow start) and the current time. The output is a [`Snapshot`] and an
-//! [`Index`], which maps each membership (one backend in one leaf pool) to its slot. This crate
+//! [`Index`], which maps each pool member (one backend in one leaf pool) to its slot. This crate
 //! does not read files, run health checks or publish snapshots.
 //!
 //! Invariants: the content of a Maglev table depends only on backend names, weights, table size and
@@ -108,7 +108,7 @@ struct Kept {
 pub struct Compiled {
     /// The snapshot for the packet threads.
     pub snapshot: Snapshot,
-    /// The index of the memberships and pools in the snapshot.
+    /// The index of the pool members and pools in the snapshot.
     pub index: Index,
 }
 
@@ -171,7 +171,7 @@ pub enum CompileError {
     Ring {
         /// The name of the pool.
         pool: String,
-        /// The error of the hash ring builder.
+        /// The error returned by the hash ring builder.
         cause: kv_switch::RingError,
     },
     /// The key routes of a keyed pool cannot be built.
@@ -179,11 +179,11 @@ pub enum CompileError {
     Routes {
         /// The name of the pool.
         pool: String,
-        /// The error of the key route builder.
+        /// The error returned by the key route builder.
         cause: kv_switch::RouteError,
     },
     /// All 24-bit numbers for slots or services are in use.
-    #[error("out of slot or service numbers; at most 2^24 memberships and services are supported")]
+    #[error("out of slot or service numbers; at most 2^24 pool members and services are supported")]
     TooMany,
     /// The parts of the snapshot contradict each other.
     #[error(transparent)]
@@ -220,7 +220,7 @@ impl Compiler {
     /// Returns [`CompileError`] if the configuration cannot be used on this machine. An error does
     /// not change the compiler, except that newly allocated service numbers remain allocated.
     /// # Cost
-    /// Linear in the number of memberships and services. In addition, one table is built for each
+    /// Linear in the number of pool members and services. In addition, one table is built for each
     /// set of (name, weight) pairs for which the previous generation had no table. Tables are built
     /// on all processors in parallel.
     pub fn compile(&mut self, config: &Config, from: CompileInput<'_>) -> Result<Compiled, CompileError> {
@@ -274,8 +274,8 @@ impl Compiler {
         Ok((services, Kept { guards, key_rules, rings: rings.settled() }))
     }
 
-    /// Assigns slots to memberships. In parallel, another thread builds the tables, which take most
-    /// of the time.
+    /// Assigns slots to pool members. In parallel, another thread builds the tables, which take
+    /// most of the time.
     fn lay_out(
         &self,
         config: &Config,
@@ -348,7 +348,7 @@ pub fn trace_key(config: &Config) -> TraceKey {
 /// The pools that the VIPs of a machine use, sorted by view.
 type Reach<'a> = BTreeMap<PoolView, &'a Arc<Pool>>;
 
-/// The slots of all memberships in a configuration, before tables are added to the pools.
+/// The slots of all pool members in a configuration, before tables are added to the pools.
 struct LaidOut {
     index: Index,
     slots: Slots,

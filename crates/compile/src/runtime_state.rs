@@ -2,7 +2,7 @@
 //! advice of agents and active fallbacks.
 //!
 //! The controller updates [`RuntimeState`]. The compiler reads the state and the weight of each
-//! membership (one backend in one leaf pool) from it. In the default value, every backend serves
+//! pool member (one backend in one leaf pool) from it. In the default value, every backend serves
 //! with its configured weight. The commands `config check`, `where` and `replay` use this default
 //! value.
 
@@ -42,20 +42,20 @@ pub struct OverrideKey {
     pub pool: Option<Arc<str>>,
 }
 
-/// The runtime state of all memberships and pools.
+/// The runtime state of all pool members and pools.
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeState {
-    /// The combined check result of each membership. A membership is up if all its checks pass,
-    /// down if one fails, and unknown while a check has no result yet. A membership without checks
+    /// The combined check result of each pool member. A pool member is up if all its checks pass,
+    /// down if one fails, and unknown while a check has no result yet. A pool member without checks
     /// has no entry and is treated as up.
     pub health: HashMap<SlotKey, HealthState>,
     /// The overrides of operators.
     pub overrides: BTreeMap<OverrideKey, Override>,
-    /// The weight of each membership in slow start, in quarters of its full weight (1 to 3).
+    /// The weight of each pool member in slow start, in quarters of its full weight (1 to 3).
     pub quarters: HashMap<SlotKey, u8>,
     /// The pools that are currently replaced by their fallback pools.
     pub fallbacks: BTreeSet<PoolView>,
-    /// The advice of the agents on the backends. Memberships without an entry have their full
+    /// The advice of the agents on the backends. Pool members without an entry have their full
     /// weight.
     pub advice: HashMap<SlotKey, Advice>,
     /// Servers in keyed pools that were unavailable. These servers must be flushed before they
@@ -75,16 +75,16 @@ impl Mode {
 }
 
 impl RuntimeState {
-    /// Returns the health state of a membership. The result is `Up` for a membership without
+    /// Returns the health state of a pool member. The result is `Up` for a pool member without
     /// checks.
     #[must_use]
     pub fn health(&self, key: &SlotKey) -> HealthState {
         self.health.get(key).copied().unwrap_or(HealthState::Up)
     }
 
-    /// Returns the override that applies to a membership. The mode and the weight are determined
-    /// separately. For each, an override for the membership's pool takes precedence over an
-    /// override for all pools.
+    /// Returns the override that applies to a pool member. The mode and the weight are determined
+    /// separately. For each, an override for the member's pool takes precedence over an override
+    /// for all pools.
     #[must_use]
     pub fn override_of(&self, key: &SlotKey) -> Override {
         let find = |pool| {
@@ -98,7 +98,7 @@ impl RuntimeState {
         Override { mode: narrow.mode.or(wide.mode), weight: narrow.weight.or(wide.weight) }
     }
 
-    /// Returns the slot state of a membership. `Down` takes precedence over `Draining`, because a
+    /// Returns the slot state of a pool member. `Down` takes precedence over `Draining`, because a
     /// failed backend has lost its flows. A server that must still be flushed is `Draining`: its
     /// existing flows continue, but requests for new keys go to other servers.
     #[must_use]
@@ -111,19 +111,19 @@ impl RuntimeState {
         }
     }
 
-    /// Returns `true` if the agent of a membership wants no new flows for it.
+    /// Returns `true` if the agent of a pool member wants no new flows for it.
     #[must_use]
     pub fn drains(&self, key: &SlotKey) -> bool {
         self.advice.get(key).is_some_and(|advice| advice.drains)
     }
 
-    /// Returns the weight of a membership in tenths of its full weight, according to its agent.
+    /// Returns the weight of a pool member in tenths of its full weight, according to its agent.
     #[must_use]
     pub fn tenths(&self, key: &SlotKey) -> u8 {
         self.advice.get(key).map_or(10, |advice| advice.tenths)
     }
 
-    /// Returns the weight of a membership in a pool, or 0 if the backend is not serving. `weight`
+    /// Returns the weight of a backend in a pool, or 0 if the backend is not serving. `weight`
     /// is the configured weight in that pool, and `own` is the configured weight in the leaf pool.
     /// The method ignores slow start.
     #[must_use]
@@ -131,7 +131,7 @@ impl RuntimeState {
         if self.state(key) == SlotState::Serving { self.weight_of_all(key, weight, own) } else { 0 }
     }
 
-    /// Returns the weight of a membership in a pool regardless of its state. The arguments are the
+    /// Returns the weight of a backend in a pool regardless of its state. The arguments are the
     /// same as for [`RuntimeState::weight`].
     #[must_use]
     pub fn weight_of_all(&self, key: &SlotKey, weight: u32, own: u32) -> u32 {

@@ -73,7 +73,7 @@ impl Bgp {
     }
 }
 
-/// A router with which machines have a BGP session.
+/// A router that the machines peer with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BgpPeer {
     /// The name, which is unique on each machine. Default: the address.

@@ -161,7 +161,8 @@ fn read_table_size(node: &Node<'_>) -> Option<u32> {
     ))
 }
 
-/// Returns `true` if a number is prime. For allowed table sizes, tries at most 2,048 divisors.
+/// Returns `true` if a number is prime. Tries all odd divisors up to the square root. For any
+/// allowed table size, these are at most 2,048 divisors.
 fn is_prime(number: u32) -> bool {
     let divisors = (3..).step_by(2).take_while(|&divisor: &u32| divisor <= number / divisor);
     number == 2 || (number > 2 && number % 2 == 1 && divisors.into_iter().all(|d| !number.is_multiple_of(d)))

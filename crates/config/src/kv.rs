@@ -29,8 +29,7 @@ pub struct Kv {
     /// dropped.
     #[serde(serialize_with = "canonical::set")]
     pub clients: Vec<Prefix>,
-    /// `true` if `clients` may contain a prefix that covers all addresses of a family. Default:
-    /// `false`.
+    /// Allows a prefix in `clients` that covers a whole address family. Default: `false`.
     pub any_client: bool,
     /// The keys that are stored in other pools, without duplicates. An exact key takes precedence
     /// over prefixes, and a longer prefix takes precedence over a shorter prefix. Default: none.

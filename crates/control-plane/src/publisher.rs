@@ -163,7 +163,7 @@ impl Publisher {
     }
 
     /// Publishes a snapshot of the current configuration with changed states, tables or paths.
-    /// Filter and routes do not change.
+    /// The filter and the routes do not change.
     pub fn renew(&self, snapshot: Snapshot) {
         self.live.publish(snapshot);
     }

@@ -196,9 +196,9 @@ impl Queue {
             self.busy_poll = BusyPoll::On;
             return;
         }
-        // log: The driver, for example veth, does not report its queue to the kernel. Packets are
-        // therefore received in interrupts. Remove `io.busy_poll` if this interface needs no busy
-        // polling.
+        // log: The driver, for example veth, does not tell the kernel which of its queues (NAPI ID)
+        // received a packet. Packets are therefore received in interrupts. Remove `io.busy_poll` if
+        // this interface needs no busy polling.
         tracing::warn!(
             interface = %interface,
             "busy polling unavailable, driver queue unknown"

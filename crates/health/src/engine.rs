@@ -119,8 +119,8 @@ pub struct Health {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The function that creates the dialer for a target. With a hop, the dialer sends through this
-/// hop.
+/// The function that creates the dialer for a target. If a hop is given, the dialer sends
+/// through this hop.
 type Dialing = Box<dyn Fn(&Watched, Option<&CheckHop>) -> Dialer + Send>;
 
 impl Health {

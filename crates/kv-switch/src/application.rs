@@ -35,10 +35,10 @@ pub trait Application: fmt::Debug + Send + Sync {
     /// if the key had to be decoded from base64.
     fn key<'a>(&self, payload: &'a [u8], item: &Item, room: &'a mut KeyRoom) -> &'a [u8];
 
-    /// Writes `request` to `out` and limits its times to live to `life`. The request stays
-    /// unchanged if it stores no value for longer than `life`. The [`Ask`] of the request can also
-    /// be used with the payload in `out`. For the rewritten request, only the field `end` and the
-    /// offsets of keys that follow a time to live may be incorrect.
+    /// Copies `request` to `out`, and shortens each time to live that is longer than `life`. The
+    /// request stays unchanged if it stores no value for longer than `life`. The [`Ask`] of the
+    /// request can also be used with the payload in `out`. For the rewritten request, only the
+    /// field `end` and the offsets of keys that follow a time to live may be incorrect.
     fn shorten_life(&self, _request: &Request<'_>, _life: ShortLife, _out: &mut [u8]) -> Shortened {
         Shortened::Unchanged
     }

@@ -264,8 +264,8 @@ impl Credit {
     }
 
     /// Returns `true` if the credit suffices for one fetch. `pays` is `true` if the key is read so
-    /// often that its hits earn enough credits for its own fetches. Fetches of other keys may not
-    /// use up the whole credit.
+    /// often that its hits earn enough credits for its own fetches. All other fetches must leave
+    /// at least [`RESERVE`] credits.
     fn is_enough(&mut self, now: u64, pays: bool) -> bool {
         if self.given.is_none_or(|given| now.saturating_sub(given) >= SECOND) {
             self.given = Some(now);

@@ -41,7 +41,8 @@ struct Rule {
 }
 
 impl Routes {
-    /// Builds the table from pairs of a key or prefix and its target. The pairs can have any order.
+    /// Builds the table from pairs of a key or prefix and its target. The pairs can be in any
+    /// order.
     /// ```
     /// use kv_switch::Routes;
     ///

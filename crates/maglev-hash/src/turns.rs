@@ -29,8 +29,8 @@ struct Class {
 /// The next round of a class.
 #[derive(PartialEq, Eq)]
 struct Event {
-    /// The value `2 k + 1` for round `k`. This is twice the time of the round, multiplied by the
-    /// weight.
+    /// The value `2 k + 1` for round `k`. Divided by `2 w`, it is the time `(k + 1/2) / w` at which
+    /// the round takes place.
     odd: u64,
     weight: u64,
     class: usize,

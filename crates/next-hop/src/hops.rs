@@ -25,7 +25,7 @@ pub struct Hop {
 pub struct Hops {
     /// The first usable hop. If no hop is usable, the reason of the first hop.
     first: Result<Resolved, Unresolved>,
-    /// All hops of a multipath route. Empty if the route has one hop.
+    /// All hops of a multipath route. Empty if the route has a single hop.
     several: Vec<Hop>,
 }
 
@@ -48,7 +48,7 @@ impl Hops {
     }
 
     /// Returns all hops of a multipath route, including those that cannot be used now. The slice is
-    /// empty if the route has one hop.
+    /// empty if the route has a single hop.
     #[must_use]
     pub fn several(&self) -> &[Hop] {
         &self.several
@@ -60,8 +60,9 @@ impl Hops {
         one.into_iter().chain(self.several.iter().map(|hop| hop.found))
     }
 
-    /// Returns the hops with other results. `change` gets the neighbor and the result of each hop.
-    /// The neighbor is unknown if the route has one hop.
+    /// Replaces the result of each hop with the result of `change`, which gets the neighbor and the
+    /// current result. If the route has a single hop, the neighbor is `None`, because [`Hops`] does
+    /// not store it.
     #[must_use]
     pub fn map(
         self,

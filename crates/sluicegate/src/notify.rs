@@ -72,7 +72,7 @@ impl Notifier {
         }
     }
 
-    /// Reports that the shutdown has started and takes up to `at_most`.
+    /// Reports that the process is shutting down. The shutdown takes at most `at_most`.
     pub(crate) fn stopping(&self, at_most: Duration, status: &str) {
         let micros = at_most.as_micros();
         self.send(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={micros}\n{}", status_line(status)));

@@ -1,11 +1,11 @@
 //! Implements the load generator of `bench kv`: one thread that sends requests over several sockets
 //! and verifies every response.
 //!
-//! The result of a run is a [`Tally`]. At full speed, a client sends a new request for each
-//! response. At a fixed rate, requests are sent at even intervals, and overdue requests are
-//! skipped. The response time includes the system calls that send the request and read the
-//! response. The clients are in `udp` and `tcp`. The module `draw` chooses keys, and `ledger`
-//! decides which values are correct.
+//! The result of a run is a [`Tally`]. With [`Pace::Full`], a client sends the next request as soon
+//! as it receives a response. With [`Pace::PerSecond`], requests are sent at even intervals, and
+//! overdue requests are skipped. The response time includes the system calls that send the request
+//! and read the response. The clients are in `udp` and `tcp`. The module `draw` chooses keys, and
+//! `ledger` decides which values are correct.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ pub(crate) trait Client {
 /// The rate at which requests are sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
-    /// Each client sends a request as soon as it has room.
+    /// Each client sends a request whenever it has fewer unanswered requests than allowed.
     Full,
     /// The given number of requests per second, over all clients.
     PerSecond(f64),

@@ -1,4 +1,4 @@
-//! VIPs and memberships: the state, the share of traffic, and the reason for the state.
+//! VIPs and pool members: the state, the share of traffic, and the reason for the state.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::health::{CheckState, Via};
 
-/// An override of a membership. At least one of the two fields is set.
+/// An override of a pool member. At least one of the two fields is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Override {
     /// The state set by the operator (`draining` or `down`), or null if the health state applies.
@@ -107,18 +107,18 @@ impl fmt::Display for Family {
     }
 }
 
-/// The state of a membership for the addresses of a VIP, from checks through the VIP.
+/// The state of a pool member for the addresses of a VIP, from checks through the VIP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SeenByVip {
     /// The name of the VIP.
     pub vip: String,
     /// The address family of the VIP.
     pub family: Family,
-    /// The state of the membership for these addresses.
+    /// The state of the pool member for these addresses.
     pub state: BackendState,
 }
 
-/// A membership: one backend in one leaf pool, which is a pool that lists the backend directly.
+/// A pool member: one backend in one leaf pool, which is a pool that lists the backend directly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BackendRow {
     /// The name of the backend.
@@ -127,13 +127,14 @@ pub struct BackendRow {
     pub address: IpAddr,
     /// The name of the leaf pool.
     pub pool: String,
-    /// The state of the membership. If checks through VIPs give different states, this is the best
+    /// The state of the pool member. If checks through VIPs give different states, this is the best
     /// of them.
     pub state: BackendState,
-    /// The VIPs for which the membership has a worse state, according to the checks through these
+    /// The VIPs for which the pool member has a worse state, according to the checks through these
     /// VIPs.
     pub less_for: Vec<SeenByVip>,
-    /// The reason why the membership does not serve with the configured weight, or null if it does.
+    /// The reason why the pool member does not serve with the configured weight, or null if it
+    /// does.
     pub why: Option<Why>,
     /// The override of an operator, or null if there is none.
     #[serde(rename = "override")]
@@ -148,7 +149,7 @@ pub struct BackendRow {
     /// The number of flows in the connection tables of all packet threads, at most two seconds old.
     /// Null if counting took too long.
     pub flows: Option<u64>,
-    /// The number of flows of this membership for each VIP. VIPs without flows are omitted.
+    /// The number of flows of this pool member for each VIP. VIPs without flows are omitted.
     pub flows_by_vip: BTreeMap<String, u64>,
     /// The number of packets since the start of the process.
     pub packets: u64,
@@ -161,7 +162,7 @@ pub struct BackendRow {
     pub flush_error: Option<String>,
 }
 
-/// The state of a membership.
+/// The state of a pool member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BackendState {
@@ -178,7 +179,7 @@ pub enum BackendState {
     Flushing,
 }
 
-/// The origin of the state or weight of a membership.
+/// The origin of the state or weight of a pool member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -187,7 +188,7 @@ pub enum Why {
     Health,
     /// An override of an operator.
     Operator,
-    /// The membership is no longer in the configuration.
+    /// The pool member is no longer in the configuration.
     Removed,
     /// The backend came up, and its weight increases in steps.
     SlowStart,
@@ -227,13 +228,13 @@ pub struct BackendChange {
     pub generation: u64,
     /// `true` if the command changed the state.
     pub changed: bool,
-    /// All memberships to which the command applies, including those that it did not change.
+    /// All pool members to which the command applies, including those that it did not change.
     pub memberships: Vec<MembershipChange>,
     /// Notes for the operator, one sentence each, such as a different weight in the configuration.
     pub notes: Vec<String>,
 }
 
-/// The state of a membership before and after a command.
+/// The state of a pool member before and after a command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MembershipChange {
     /// The name of the leaf pool.

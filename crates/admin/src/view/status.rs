@@ -59,7 +59,7 @@ pub struct Status {
     pub io_threads: usize,
     /// The number of VIPs.
     pub vips: VipTotals,
-    /// The number of memberships in each state.
+    /// The number of pool members in each state.
     pub backends: StateTotals,
     /// The numbers of BGP sessions and announced VIPs, or null if this machine has no peers.
     pub bgp: Option<BgpTotals>,
@@ -184,7 +184,7 @@ pub struct BgpTotals {
 /// The names of unavailable objects, at most ten of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DownView {
-    /// The memberships that receive no traffic, such as `b1 in web`.
+    /// The pool members that receive no traffic, such as `b1 in web`.
     pub backends: Vec<String>,
     /// The VIPs that are not ready.
     pub vips: Vec<String>,
@@ -197,19 +197,19 @@ impl DownView {
     pub const MOST: usize = 10;
 }
 
-/// The number of memberships in each state.
+/// The number of pool members in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StateTotals {
     /// The number of backends that serve, counted once per pool.
     pub serving: usize,
-    /// The number of draining memberships, which receive only existing flows.
+    /// The number of draining pool members, which receive only existing flows.
     pub draining: usize,
-    /// The number of memberships that receive no traffic.
+    /// The number of pool members that receive no traffic.
     pub down: usize,
-    /// The number of memberships without a completed check, which receive no traffic.
+    /// The number of pool members without a completed check, which receive no traffic.
     pub unknown: usize,
-    /// The number of memberships of keyed pools that wait until their server is flushed, because it
-    /// was unavailable.
+    /// The number of members of keyed pools that wait until their server is flushed, because it was
+    /// unavailable.
     pub flushing: usize,
 }
 
@@ -218,7 +218,7 @@ pub struct StateTotals {
 pub struct OverrideRow {
     /// The name of the backend.
     pub backend: String,
-    /// The leaf pool, or null for all memberships of the backend.
+    /// The leaf pool, or null for all leaf pools of the backend.
     pub pool: Option<String>,
     /// The state and weight that the override sets.
     #[serde(flatten)]

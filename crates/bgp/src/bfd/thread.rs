@@ -62,7 +62,8 @@ struct Watched {
     config: BfdConfig,
     session: Session,
     mouth: UdpSocket,
-    /// The time of the session's valid schedule entry. Its other entries are ignored.
+    /// The time of the session's current entry in the schedule. All other entries of the session
+    /// are outdated and ignored.
     scheduled: Option<Instant>,
 }
 
@@ -341,7 +342,8 @@ impl Sessions {
         is_meant.then_some(slot)
     }
 
-    /// Returns `true` if the schedule entry at this time is valid, and consumes the entry.
+    /// Returns `true` if the session's current schedule entry has this time, and consumes the
+    /// entry.
     fn is_current(&mut self, slot: u32, at: Instant) -> bool {
         self.get(slot)
             .is_some_and(|watched| watched.scheduled.take_if(|scheduled| *scheduled == at).is_some())

@@ -235,7 +235,8 @@ pub(super) fn required_port(section: &mut Section<'_>) -> Option<u16> {
     section.required("port", "a port from 1 to 65535").and_then(|node| node.number(1..=u16::MAX))
 }
 
-/// Returns the only key that is present, with its value. Reports a second one.
+/// Returns the only key that is present, with its value. If several keys are present, reports every
+/// key after the first as an error.
 fn only_one<'k, 'n, const N: usize>(nodes: [(&'k str, Option<Node<'n>>); N]) -> Option<(&'k str, Node<'n>)> {
     let mut found = nodes.into_iter().filter_map(|(key, node)| Some((key, node?)));
     let first = found.next()?;

@@ -1,4 +1,4 @@
-//! Advice of agents: the weights and drains that agents on backends want.
+//! Applies advice from agents. An agent on a backend can request a weight or a drain.
 //!
 //! The health thread limits how often the weight of a target changes. This module computes the
 //! advice for each membership, and has the tables rebuilt if a weight has changed.
@@ -13,8 +13,8 @@ use health::{Advice, TargetKey};
 use super::Controller;
 
 impl Controller {
-    /// Applies advice of agents. Returns the snapshot to publish, or `None` if no slot state and no
-    /// fallback changed. The tables are rebuilt later.
+    /// Applies advice from agents. Returns the snapshot to publish, or `None` if no slot state and
+    /// no fallback changed. The tables are rebuilt later.
     ///
     /// # Errors
     /// Returns [`CompileError::Snapshot`] if `current` is not derived from the last snapshot that
@@ -33,7 +33,7 @@ impl Controller {
         self.restate(touched.iter(), current, now)
     }
 
-    /// Returns the last advice of each agent.
+    /// Returns the last advice from each agent.
     pub fn advice(&self) -> impl Iterator<Item = (&TargetKey, Advice)> {
         self.advice.iter().map(|(target, advice)| (target, *advice))
     }

@@ -90,7 +90,7 @@ impl Changes {
     }
 }
 
-/// Adds a sentence if the configurations differ, but no difference affects this machine.
+/// Adds a sentence if the configurations differ only in ways that do not affect this machine.
 fn elsewhere(changes: &mut Changes, old: &Config, new: &Config) {
     if old != new {
         changes.say("no change for this machine, because the files differ only in other machines, other shards or the order of entries");

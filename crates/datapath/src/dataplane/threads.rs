@@ -90,8 +90,8 @@ impl DataPlane {
         (Signals { born, through }, all_born)
     }
 
-    /// Creates the packet processing of a thread. If a previous thread had this number, its
-    /// counters are reused.
+    /// Creates the forwarder of a thread. If a previous thread had the same number, its counters
+    /// are reused.
     pub(super) fn forwarder(
         &mut self,
         thread: ThreadId,

@@ -67,8 +67,8 @@ fn is_for_source_port(ip: &[u8], ends: &TunnelEndpoints) -> bool {
     port.is_some_and(|port| ends.source_ports.contains(&u16::from_be_bytes(*port)))
 }
 
-/// Returns the source address, the bits of the encapsulations that the packet may use, and `true`
-/// if the packet is an ICMP error about a tunnel packet.
+/// Returns the source address, the encapsulation of the packet as returned by [`carried_by`], and
+/// `true` if the packet is an ICMP error about a tunnel packet.
 fn upper_v4(ip: &[u8]) -> Option<(IpAddr, u8, bool)> {
     let (header, upper) = ip.split_first_chunk::<V4_HEADER>()?;
     let is_whole = u16::from_be_bytes([header[6], header[7]]) & 0x3fff == 0;

@@ -1,7 +1,7 @@
 //! Flushes memcached servers, so that they hold no outdated entries when they go back into service.
 //!
-//! The caller decides which servers are flushed. The module `memcached` has the command, and
-//! results are published through `exchange`.
+//! The caller decides which servers are flushed. The module `memcached` sends the command
+//! `flush_all`. Results are published through `exchange`.
 //!
 //! Each request has at most one attempt at a time, and at most [`AT_ONCE`] attempts run.
 

@@ -220,7 +220,7 @@ impl Daemon {
                 generation,
                 returns_to = row.returns_to,
                 ?within,
-                "configuration waits for a confirmation"
+                "configuration is awaiting confirmation"
             );
         }
     }
