@@ -341,7 +341,7 @@ fn wrong_usage_message_explains_the_fix() {
         (&["probe", "203.0.113.1"], "such as tcp://203.0.113.1:80"),
         (&["probe", "http://www.example.org/"], "host names are not resolved"),
         (&["probe", "tcp://203.0.113.1"], "tcp, udp, grpc, grpcs and agent have no default port"),
-        (&["probe", "tcp://203.0.113.1:80/x"], "must end with its port"),
+        (&["probe", "tcp://203.0.113.1:80/x"], "a tcp or udp target ends with its port"),
         (&["probe", "https://203.0.113.1"], "needs --ca FILE to verify the certificate, or --insecure"),
         (&["probe", "tcp://203.0.113.1:80", "--count", "0"], "expected a number of at least 1"),
         (&["probe", "tcp://203.0.113.1:80", "--metrics", "9000"], "expected an address with a port"),
