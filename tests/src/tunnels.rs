@@ -6,7 +6,7 @@
 //!
 //! References: ip-link(8), ip-fou(8).
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::{Encapsulation, Host, device_counts};
 
@@ -57,9 +57,13 @@ fn commands(host: &Host) -> Result<String> {
     let section = rest.split("\n## ").next().unwrap_or_default();
     let blocks = section.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
     let text: String = blocks.collect();
-    Ok(text.replace("2001:db8:18::1", &host.v6.to_string()).replace("198.18.1.1", &host.v4.to_string()))
+    ensure!(PAGE_ADDRESSES.iter().all(|address| text.contains(address)), "the page has other addresses");
+    let [v4, v6] = PAGE_ADDRESSES;
+    Ok(text.replace(v6, &host.v6.to_string()).replace(v4, &host.v4.to_string()))
 }
 
+/// The addresses of the backend on the page.
+const PAGE_ADDRESSES: [&str; 2] = ["192.0.2.13", "2001:db8::13"];
 const PAGE: &str = include_str!("../../docs/how-to/prepare-backends.md");
 const SECTION: &str = "\n## Tunnel devices of the kernel\n";
 
