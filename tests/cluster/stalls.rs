@@ -22,7 +22,8 @@ impl Clients {
     fn start(scene: &Scene) -> Self {
         let end = Arc::new(AtomicBool::new(false));
         let one = |number: usize| {
-            let (client, vip) = (scene.bed.http_client(), scene.bed.vip(number.is_multiple_of(2), Bed::HTTP_PORT));
+            let (client, vip) =
+                (scene.bed.http_client(), scene.bed.vip(number.is_multiple_of(2), Bed::HTTP_PORT));
             let end = Arc::clone(&end);
             std::thread::spawn(move || {
                 let (mut count, mut failed) = (0, Vec::new());
