@@ -106,6 +106,12 @@ impl Snapshot {
         self.headers.get(slot.0 as usize * 2 + usize::from(inner == Family::V6))
     }
 
+    /// Returns `true` if a slot has several next hops.
+    #[inline(always)]
+    pub(crate) fn has_spread_slots(&self) -> bool {
+        !self.spread_headers.is_empty()
+    }
+
     /// Returns the prepared headers for a flow of a slot with several next hops, and the length of
     /// the outer headers. Returns `None` for other slots, and for an inner packet that is too long.
     #[inline(never)]

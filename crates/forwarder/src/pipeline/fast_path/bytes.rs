@@ -2,12 +2,12 @@
 //! must be dropped, and packets for which prepared headers are not enough, go to the slow path
 //! unchanged.
 
-use packet::{Inner, decrement_ttl, parse};
+use packet::{Inner, Prepared, decrement_ttl, parse};
 
 use super::{Disposition, FastPacket};
 use crate::pipeline::Core;
 use crate::pipeline::state::{Batch, PacketState};
-use crate::{DropReason, Packet, Verdict};
+use crate::{DropReason, InterfaceId, Packet, Verdict};
 
 impl Core {
     /// Writes the outer headers of a fast-path packet. Returns `None` and changes no byte if the
@@ -22,14 +22,41 @@ impl Core {
         if place.disposition != Disposition::Flow {
             return None;
         }
-        let (slot, ip_len, l3) = (place.choice.slot, place.ip_len, place.l3);
-        let headers = batch.snapshot.headers(slot, place.family)?;
+        let headers = batch.snapshot.headers(place.choice.slot, place.family)?;
         // A slot with several next hops has no prepared headers of its own, so that slots with one
         // next hop cost nothing more.
-        let (headers, overhead) = match headers.overhead(ip_len) {
-            Some(overhead) => (headers, overhead),
-            None => batch.snapshot.headers_of_flow(slot, place.family, place.hash, ip_len)?,
-        };
+        match headers.overhead(place.ip_len) {
+            Some(overhead) => self.write_prepared(packet, place, headers, overhead),
+            None if batch.snapshot.has_spread_slots() => self.write_by_flow(batch, packet, place),
+            None => None,
+        }
+    }
+
+    /// Does the same as `write_fast` for a slot with several next hops. It is a separate function,
+    /// because a choice between two headers in `write_fast` would cost each packet four
+    /// instructions.
+    #[cold]
+    #[inline(never)]
+    fn write_by_flow(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        place: &FastPacket,
+    ) -> Option<()> {
+        let (slot, hash) = (place.choice.slot, place.hash);
+        let (headers, overhead) = batch.snapshot.headers_of_flow(slot, place.family, hash, place.ip_len)?;
+        self.write_prepared(packet, place, headers, overhead)
+    }
+
+    #[inline(always)]
+    fn write_prepared(
+        &mut self,
+        packet: &mut Packet<'_>,
+        place: &FastPacket,
+        headers: &Prepared<InterfaceId>,
+        overhead: usize,
+    ) -> Option<()> {
+        let (ip_len, l3) = (place.ip_len, place.l3);
         if packet.start() != overhead {
             return None;
         }
@@ -40,7 +67,7 @@ impl Core {
         // The counters are updated first, because fewer registers are then in use while the headers
         // are written.
         let bytes = packet.frame_len();
-        self.count_for(slot, place.counted, |pair| {
+        self.count_for(place.choice.slot, place.counted, |pair| {
             pair.packets.add(1);
             pair.bytes.add(bytes as u64);
         });
