@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use super::{Failure, lock};
 
-/// What an agent wants for its backend.
+/// The state and weight that an agent requests for its backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advice {
-    /// `true` if the backend shall get no new flows.
+    /// `true` if the backend must not receive new flows.
     pub drains: bool,
-    /// The weight in tenths of the configured weight: 1 to 20. Few steps are possible, because
-    /// each change of a weight rebuilds tables and moves flows.
+    /// The weight in tenths of the configured weight: 1 to 20. The steps are coarse, because each
+    /// change of a weight rebuilds tables and moves flows.
     pub tenths: u8,
 }
 
@@ -27,7 +27,7 @@ pub enum Pass {
     Agent(Advice),
 }
 
-/// The result that an attempt has if its time limit expires. The attempt updates the result while
+/// The result of an attempt whose time limit expires. The attempt updates the result while
 /// it runs.
 #[derive(Clone, Debug, Default)]
 pub struct Interim(Arc<Mutex<Option<Result<Pass, Failure>>>>);

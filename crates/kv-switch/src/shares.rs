@@ -1,10 +1,10 @@
 //! Divides the entries of a table among pools.
 //!
 //! [`Shares`] bounds the entries that the requests of one pool occupy. If the servers of a pool do
-//! not answer, its requests stay in the table until they time out, and the requests of other pools
-//! still find room. A pool may take an entry if it has at most [`SPARE`] times as many entries as
-//! are free. A pool that is alone gets its whole limit. Several pools that want all entries get
-//! equal shares, and a few entries remain free for further pools.
+//! not reply, its requests stay in the table until they time out, and the requests of other pools
+//! still get entries. A pool may take an entry if it has at most [`SPARE`] times as many entries as
+//! are free. A single busy pool gets its whole limit. Several busy pools get equal shares, and a
+//! few entries remain free for other pools.
 //!
 //! References: Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet
 //! Switches", 1998.

@@ -87,7 +87,7 @@ impl HopStates {
         fall: u32,
     ) -> (Result<Pass, Failure>, Option<Duration>) {
         let results = flight.results();
-        // A response says more than silence, and the fastest response is reported.
+        // A response is preferred to silence, and the fastest response is reported.
         let passes = results.iter().filter_map(|(_, result, took)| Some((result.as_ref().ok()?, *took)));
         let passed = passes.min_by_key(|(pass, took)| (**pass == Pass::Silent, *took));
         let passed = passed.map(|(pass, took)| (pass.clone(), took));
@@ -96,8 +96,8 @@ impl HopStates {
             let old = before.iter().find(|old| old.neighbour == *neighbour);
             let new = HopState { neighbour: *neighbour, is_failing: false, contrary: 0 };
             let mut state = old.cloned().unwrap_or(new);
-            let says_nothing = result.as_ref().is_err_and(Failure::is_local);
-            if passed.is_some() && !says_nothing {
+            let is_local = result.as_ref().is_err_and(Failure::is_local);
+            if passed.is_some() && !is_local {
                 state.count(result.is_ok(), rise, fall);
             }
             self.0.push(state);
@@ -107,7 +107,7 @@ impl HopStates {
             None => {
                 let mut failures = results.into_iter().filter_map(|(_, result, _)| result.err());
                 let first = failures.next().unwrap_or(Failure::NoAnswer);
-                // A failure of the backend says more than a failure of this machine.
+                // A failure of the backend is preferred to a failure of this machine.
                 let remote = failures.find(|failure| first.is_local() && !failure.is_local());
                 (Err(remote.unwrap_or(first)), None)
             }
