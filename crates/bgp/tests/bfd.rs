@@ -41,7 +41,7 @@ fn wait_for(changes: &Receiver<BfdChange>, to: SessionState) -> BfdChange {
 
 #[test]
 fn two_bfd_threads_come_up_and_signal_admin_down() {
-    let ((a, a_heard), (b, b_heard)) = (start(31_784, 32_784), start(32_784, 31_784));
+    let ((a, a_heard), (b, b_heard)) = (start(26_784, 27_784), start(27_784, 26_784));
     a.add(session("v4", "127.0.0.61", "127.0.0.62")).unwrap();
     a.add(session("v6", "::1", "::1")).unwrap();
     b.add(session("v4", "127.0.0.62", "127.0.0.61")).unwrap();
@@ -92,8 +92,8 @@ impl Hand {
 
 #[test]
 fn bad_bfd_packets_are_counted_and_dropped() {
-    let (bfd, changes) = start(33_784, 34_784);
-    let hand = Hand::new(64, 34_784, 33_784, 63);
+    let (bfd, changes) = start(13_784, 14_784);
+    let hand = Hand::new(64, 14_784, 13_784, 63);
     bfd.add(session("hand", "127.0.0.63", "127.0.0.64")).unwrap();
     let (port, first) = hand.read();
     assert!(port >= 49_152, "source port {port}");
@@ -102,7 +102,7 @@ fn bad_bfd_packets_are_counted_and_dropped() {
     hand.send(254, 1, 0);
     hand.send(255, 3, mine ^ 1);
     hand.socket.send_to(b"not BFD", hand.to).unwrap();
-    let stranger = Hand::new(65, 35_784, 33_784, 63);
+    let stranger = Hand::new(65, 15_784, 13_784, 63);
     stranger.send(255, 1, 0);
     stranger.send(255, 2, mine);
     let seen = || {
@@ -126,7 +126,7 @@ fn bad_bfd_packets_are_counted_and_dropped() {
 
 #[test]
 fn other_times_are_taken_over_by_a_session_that_goes_on() {
-    let ((a, a_heard), (b, b_heard)) = (start(40_784, 41_784), start(41_784, 40_784));
+    let ((a, a_heard), (b, b_heard)) = (start(20_784, 21_784), start(21_784, 20_784));
     let config = session("r", "127.0.0.71", "127.0.0.72");
     a.add(config.clone()).unwrap();
     b.add(session("r", "127.0.0.72", "127.0.0.71")).unwrap();
@@ -149,8 +149,8 @@ fn other_times_are_taken_over_by_a_session_that_goes_on() {
 
 #[test]
 fn removal_says_admin_down_and_frees_name_and_peer() {
-    let (bfd, _changes) = start(36_784, 37_784);
-    let hand = Hand::new(67, 37_784, 36_784, 66);
+    let (bfd, _changes) = start(16_784, 17_784);
+    let hand = Hand::new(67, 17_784, 16_784, 66);
     let config = session("hand", "127.0.0.66", "127.0.0.67");
     bfd.add(config.clone()).unwrap();
     let twice = bfd.add(config.clone()).unwrap_err();
@@ -174,7 +174,7 @@ fn removal_says_admin_down_and_frees_name_and_peer() {
 
 #[test]
 fn fields_out_of_range_are_named() {
-    let (bfd, _changes) = start(38_784, 39_784);
+    let (bfd, _changes) = start(18_784, 19_784);
     let good = session("x", "127.0.0.68", "127.0.0.69");
     let fast = changed(&good, |config| config.interval = Duration::from_millis(9));
     assert_eq!(bfd.add(fast).unwrap_err().to_string(), "BFD session x: interval must be 10 ms to 10 s");
@@ -219,7 +219,7 @@ fn over(handed: &HandedBfd) -> HandedBfd {
 
 #[test]
 fn a_session_goes_over_and_back_and_its_peer_notices_nothing() {
-    let ports = BfdPorts { own: 42_784, peer: 43_784 };
+    let ports = BfdPorts { own: 22_784, peer: 23_784 };
     let (old, changes) = start(ports.own, ports.peer);
     let hand = Hand::new(75, ports.peer, ports.own, 74);
     let mut config = session("hand", "127.0.0.74", "127.0.0.75");
@@ -269,14 +269,14 @@ fn a_session_goes_over_and_back_and_its_peer_notices_nothing() {
 
 #[test]
 fn sockets_that_are_not_the_sessions_are_refused() {
-    let (bfd, _changes) = start(44_784, 45_784);
+    let (bfd, _changes) = start(24_784, 25_784);
     bfd.add(session("a", "127.0.0.77", "127.0.0.78")).unwrap();
     bfd.add(session("b", "127.0.0.77", "127.0.0.79")).unwrap();
     let handed = bfd.let_go().unwrap();
-    let again = |handed, own| Bfd::take_over(BfdPorts { own, peer: 45_784 }, handed, |_| ());
+    let again = |handed, own| Bfd::take_over(BfdPorts { own, peer: 25_784 }, handed, |_| ());
     let refused = |sockets: Vec<OwnedFd>| {
         let handed = HandedBfd::from_parts(&handed.to_bytes(), sockets).unwrap();
-        again(handed, 44_784).unwrap_err().to_string()
+        again(handed, 24_784).unwrap_err().to_string()
     };
     let own = |at: usize| handed.sockets()[at].try_clone().unwrap();
     let other: OwnedFd = UdpSocket::bind("127.0.0.77:0").unwrap().into();
@@ -287,8 +287,8 @@ fn sockets_that_are_not_the_sessions_are_refused() {
     assert_eq!(refused(vec![own(0), stream, own(2)]), "a BFD socket must be a UDP socket");
     assert!(refused(vec![file, own(1), own(2)]).contains("Socket operation on non-socket"));
     assert!(
-        again(over(&handed), 44_785).unwrap_err().to_string().ends_with("is not the BFD receive socket"),
+        again(over(&handed), 24_785).unwrap_err().to_string().ends_with("is not the BFD receive socket"),
         "another port"
     );
-    assert!(again(over(&handed), 44_784).is_ok());
+    assert!(again(over(&handed), 24_784).is_ok());
 }
