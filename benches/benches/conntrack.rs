@@ -59,7 +59,7 @@ impl Bed {
         let mut flows: Vec<Flow> = (0..count).map(flow).collect();
         for (flow, slot) in flows.iter().zip(0u32..) {
             let (hash, slot) = (sip.hash(flow), slot % 1_000);
-            let _ = table.insert(hash, Target { slot, vip: 1 }, Signal::Data, Tick::new(8));
+            let _ = table.insert(hash, Target::new(slot, 1).unwrap(), Signal::Data, Tick::new(8));
             // The second packet of a flow ends the probation of its entry.
             table.lookup(hash, Signal::Data, NOW);
             map.insert(hash, slot);
@@ -257,7 +257,7 @@ fn floods(c: &mut Criterion) {
         number += 1;
         let _ = black_box(table.insert(
             sip.hash(&number.to_le_bytes()),
-            Target { slot: 1, vip: 1 },
+            Target::new(1, 1).unwrap(),
             Signal::Syn,
             NOW,
         ));
@@ -268,7 +268,7 @@ fn floods(c: &mut Criterion) {
             number += BATCH as u64;
             hashes.iter().for_each(|&hash| table.prefetch(hash));
             hashes.iter().for_each(|&hash| {
-                let _ = black_box(table.insert(hash, Target { slot: 1, vip: 1 }, Signal::Syn, NOW));
+                let _ = black_box(table.insert(hash, Target::new(1, 1).unwrap(), Signal::Syn, NOW));
             });
         });
     });

@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use fragment_table::{Config, Extent, Fragment, FragmentTable, Key, Millis};
+use fragment_table::{Arrival, Config, Extent, FragmentTable, Key, Millis};
 use siphasher::sip::SipHasher13;
 
 const BATCH: usize = 21; // datagrams per batch
@@ -52,7 +52,7 @@ fn bed() -> (FragmentTable<u64>, Vec<Name>) {
     let mut table = FragmentTable::new(&config).expect("allocating a table of the default size");
     let names = names(u32::try_from(BATCH).expect("the batch is small") * 2_048);
     for Name { key, hash, .. } in &names {
-        let _ = table.first(&Fragment { key, hash: *hash, extent: FIRST }, 1, 7, Millis(0));
+        let _ = table.first(&Arrival { key, hash: *hash, extent: FIRST }, 1, 7, Millis(0));
     }
     assert!(table.known() == config.datagrams && names.len() > 2 * config.datagrams);
     (table, names)
@@ -63,9 +63,9 @@ fn piece(table: &mut FragmentTable<u64>, name: &Name, number: usize) {
     let Name { key, hash, source } = name;
     let extent = if number == 1 { SECOND } else { THIRD };
     if number == 0 {
-        let _ = black_box(table.first(&Fragment { key, hash: *hash, extent: FIRST }, 1, 7, Millis(1)));
+        let _ = black_box(table.first(&Arrival { key, hash: *hash, extent: FIRST }, 1, 7, Millis(1)));
     } else {
-        let _ = black_box(table.later(&Fragment { key, hash: *hash, extent }, *source, Millis(1)));
+        let _ = black_box(table.later(&Arrival { key, hash: *hash, extent }, *source, Millis(1)));
     }
 }
 
@@ -110,7 +110,7 @@ fn floods(c: &mut Criterion) {
     let names = names(u32::try_from(BATCH).expect("the batch is small") * 2_048);
     let mut batches = names.chunks_exact(BATCH).cycle();
     for Name { key, hash, source } in &names {
-        let _ = table.later(&Fragment { key, hash: *hash, extent: SECOND }, *source, Millis(1));
+        let _ = table.later(&Arrival { key, hash: *hash, extent: SECOND }, *source, Millis(1));
     }
     group.bench_function("flood", |b| {
         b.iter(|| {

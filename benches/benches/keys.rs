@@ -45,11 +45,11 @@ fn server(
     servers: &Servers,
     payload: &[u8],
     room: &mut KeyRoom,
-) -> u32 {
-    let Ok(ask) = memcached.read(Datagram::whole(payload)) else { return u32::MAX };
+) -> usize {
+    let Ok(ask) = memcached.read(Datagram::whole(payload)) else { return usize::MAX };
     let hash = hash.hash(memcached.key(payload, &ask.first, room));
     match servers {
-        Servers::Maglev(table) => table.lookup(hash),
+        Servers::Maglev(table) => table.lookup_uniform(hash).index_by_name(),
         Servers::Ketama(ring) => ring.lookup(hash).into(),
     }
 }

@@ -69,11 +69,17 @@ impl Method {
 
     fn fill(self, names: &[Vec<u8>], slots: u32, seed: [u8; 16]) -> Vec<u32> {
         match self {
-            Self::Maglev => table(&equal(names), slots, seed).iter().collect(),
+            Self::Maglev => {
+                table(&equal(names), slots, seed).iter().map(|rank| number(rank.index_by_name())).collect()
+            }
             Self::Karger => karger::Ring::new(names, VIEWS, &seed).owners(slots),
             Self::Rendezvous => rendezvous::owners(names, slots, &seed),
         }
     }
+}
+
+fn number(backend: usize) -> u32 {
+    u32::try_from(backend).expect("at most 65,535 backends")
 }
 
 /// Returns the overprovision that the paper measured with one table, in percent.

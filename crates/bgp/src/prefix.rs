@@ -96,6 +96,13 @@ impl Prefix {
     }
 }
 
+/// Converts an address to the network that contains only this address.
+impl From<IpAddr> for Prefix {
+    fn from(address: IpAddr) -> Self {
+        Self::host(address)
+    }
+}
+
 impl fmt::Display for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.len)

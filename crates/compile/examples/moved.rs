@@ -48,7 +48,7 @@ fn pools(compiled: &Compiled) -> BTreeMap<Arc<str>, Arc<PoolTable>> {
 /// Returns the slot for each table entry, or an empty list if all weights are 0.
 fn slots(pool: &PoolTable) -> Vec<u32> {
     let ranks = pool.table.iter().flat_map(|table| table.iter());
-    ranks.filter_map(|rank| Some(pool.slots.get(rank as usize)?.0)).collect()
+    ranks.filter_map(|rank| Some(pool.slots.get(rank.index_by_name())?.0)).collect()
 }
 
 /// Loads a configuration and its hash key. The tables depend on this key.

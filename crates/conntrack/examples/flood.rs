@@ -1,13 +1,16 @@
 //! Floods a connection table with SYN packets and counts the established flows that keep their
 //! entries.
 
-use conntrack::{Config, ConfigError, FlowTable, Inserted, Signal, Target, Tick};
+use std::error::Error;
 
-fn main() -> Result<(), ConfigError> {
+use conntrack::{Config, FlowTable, Inserted, Signal, Target, Tick};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let (target, other) = (Target::new(1, 1)?, Target::new(2, 1)?);
     let mut table = FlowTable::new(&Config { capacity: 10_000, ..Config::default() })?;
     let established: Vec<u64> = (1..=1_000_u64).map(scatter).collect();
     for &flow in &established {
-        let entered = table.insert(flow, Target { slot: 1, vip: 1 }, Signal::Syn, Tick::from_millis(0));
+        let entered = table.insert(flow, target, Signal::Syn, Tick::from_millis(0));
         assert_eq!(entered, Inserted::Tracked);
         // The second packet arrives in a later tick and ends the probation of the flow.
         table.lookup(flow, Signal::Data, Tick::from_millis(500));
@@ -17,7 +20,7 @@ fn main() -> Result<(), ConfigError> {
         let now = Tick::from_millis(1_000 + n / 100);
         let flow = scatter(1_000_000 + n);
         if table.lookup(flow, Signal::Syn, now).is_none()
-            && table.insert(flow, Target { slot: 2, vip: 1 }, Signal::Syn, now) == Inserted::Untracked
+            && table.insert(flow, other, Signal::Syn, now) == Inserted::Untracked
         {
             hashed += 1;
         }

@@ -6,20 +6,8 @@
 use core::time::Duration;
 
 use crate::config::Timeouts;
+use crate::id::{Id, MASK_24, Target};
 use crate::tick::{Tick, span_of, ticks_covering};
-
-/// The exclusive upper limit for slot numbers and VIP indexes. Both have 24 bits, and the value
-/// with all bits set is reserved.
-pub const ID_LIMIT: u32 = (1 << 24) - 1;
-
-/// The VIP and backend slot of a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// The slot of the backend.
-    pub slot: u32,
-    /// The index of the VIP.
-    pub vip: u32,
-}
 
 /// The type of a packet, which determines the next state of its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,11 +99,10 @@ pub(crate) struct Packed(u128);
 impl Packed {
     pub(crate) const EMPTY: Self = Self(0);
 
-    /// Returns a new entry on probation. Slots and VIPs at or above [`ID_LIMIT`] are truncated to
-    /// 24 bits.
+    /// Returns a new entry on probation.
     #[inline]
     pub(crate) fn new(tag: u64, Target { slot, vip }: Target, signal: Signal, now: Tick) -> Self {
-        debug_assert!(tag != 0 && tag <= TAG_MASK && slot < ID_LIMIT && vip < ID_LIMIT);
+        debug_assert!(tag != 0 && tag <= TAG_MASK);
         let ids = field(slot, SLOT_SHIFT) | field(vip, VIP_SHIFT);
         let clock = Clock::new(now, first_state(signal) as u8 | PROBATION);
         Self::from_bits(u128::from(tag) | ids).with_clock(clock)
@@ -162,8 +149,7 @@ impl Packed {
     }
 
     /// Returns this entry with its slot replaced.
-    pub(crate) fn with_slot(self, slot: u32) -> Self {
-        debug_assert!(slot < ID_LIMIT);
+    pub(crate) fn with_slot(self, slot: Id) -> Self {
         let others = self.bits() & !(u128::from(MASK_24) << SLOT_SHIFT);
         Self::from_bits(others | field(slot, SLOT_SHIFT))
     }
@@ -439,8 +425,8 @@ const fn index_of(state_byte: u8) -> usize {
 }
 
 #[inline]
-const fn field(value: u32, shift: u32) -> u128 {
-    ((value & MASK_24) as u128) << shift
+const fn field(id: Id, shift: u32) -> u128 {
+    (id.get() as u128) << shift
 }
 
 /// The bits of the hash that an entry stores.
@@ -458,7 +444,6 @@ pub(crate) const PROBATION: u8 = 8;
 /// The bits that store how many more ticks with data an opened flow needs before it is proven.
 const LACKING: u8 = 0xf0;
 const ONE_LACKING: u8 = 0x10;
-const MASK_24: u32 = (1 << 24) - 1;
 const SLOT_SHIFT: u32 = 48;
 const VIP_SHIFT: u32 = 72;
 const TICK_SHIFT: u32 = 96;

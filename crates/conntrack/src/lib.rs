@@ -14,17 +14,18 @@
 //! let mut table = FlowTable::new(&Config { capacity: 1_000, ..Config::default() })?;
 //! let (flow, now) = (0x5bd1_e995_9e37_79b9, Tick::from_millis(0));
 //! assert_eq!(table.lookup(flow, Signal::Syn, now), None);
-//! assert_eq!(table.insert(flow, Target { slot: 3, vip: 1 }, Signal::Syn, now), Inserted::Tracked);
+//! assert_eq!(table.insert(flow, Target::new(3, 1)?, Signal::Syn, now), Inserted::Tracked);
 //! let later = Tick::from_millis(300);
 //! let hit = table.lookup(flow, Signal::Data, later);
 //! assert_eq!(hit, Some(Hit { slot: 3, vip: 1, renewed: false }));
-//! # Ok::<(), conntrack::ConfigError>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod carry;
 mod config;
 mod counters;
 mod entry;
+mod id;
 mod layout;
 mod prefetch;
 mod previous;
@@ -39,7 +40,8 @@ mod tests;
 pub use carry::{RECORD_BYTES, Unreadable};
 pub use config::{Config, ConfigError, Timeouts};
 pub use counters::Counters;
-pub use entry::{Entry, ID_LIMIT, Signal, State, Target};
+pub use entry::{Entry, Signal, State};
+pub use id::{ID_LIMIT, Id, IdTooLarge, Target};
 pub use layout::{ENTRY_BYTES, LAYOUT_VERSION, LINE_BYTES, MAGIC};
 pub use prefetch::prefetch;
 pub use previous::{FlowCursor, PreviousTables, Step};

@@ -9,7 +9,8 @@ use core::ops::Range;
 
 use crate::config::{Config, ConfigError};
 use crate::counters::Counters;
-use crate::entry::{Entry, Packed, Signal, Target, TickLimits};
+use crate::entry::{Entry, Packed, Signal, TickLimits};
+use crate::id::{Id, Target};
 use crate::layout::{LINE_BYTES, Line, WAYS, first_bucket, other_bucket, tag_of};
 use crate::prefetch::prefetch;
 use crate::tick::Tick;
@@ -66,7 +67,7 @@ impl BucketProbe {
 ///
 /// Every `hash` parameter is a keyed 64-bit hash of the flow (SipHash-1-3 with a secret key). The
 /// table confuses two flows only if they share a bucket and their hashes agree in the lower 48
-/// bits. Slots and VIPs must be below [`crate::ID_LIMIT`].
+/// bits.
 #[derive(Debug)]
 pub struct FlowTable {
     pub(crate) lines: Box<[Line]>, // The header is followed by the buckets.
@@ -308,7 +309,7 @@ impl FlowTable {
 
     /// Assigns another slot to a live flow, for example because its backend is down. Tick and state
     /// stay unchanged. Returns `false` if the table does not contain the flow.
-    pub fn reassign(&mut self, hash: u64, slot: u32, now: Tick) -> bool {
+    pub fn reassign(&mut self, hash: u64, slot: Id, now: Tick) -> bool {
         let Some((place, entry)) = self.live(self.candidates(hash), now) else { return false };
         *self.at(place) = entry.with_slot(slot);
         self.counters.refresh += 1;

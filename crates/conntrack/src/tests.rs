@@ -9,7 +9,7 @@ mod room;
 use core::time::Duration;
 
 use crate::{
-    Config, Counters, Cursor, Entry, Filter, FlowTable, Hit, ID_LIMIT, Inserted, Query, Signal, State,
+    Config, Counters, Cursor, Entry, Filter, FlowTable, Hit, ID_LIMIT, Id, Inserted, Query, Signal, State,
     Target, Tick, Timeouts,
 };
 
@@ -27,6 +27,14 @@ fn hash(number: u64) -> u64 {
     x ^ x >> 31
 }
 
+fn target(slot: u32, vip: u32) -> Target {
+    Target::new(slot, vip).unwrap()
+}
+
+fn id(number: u32) -> Id {
+    Id::new(number).unwrap()
+}
+
 fn tick(number: u32) -> Tick {
     Tick::new(number)
 }
@@ -34,7 +42,7 @@ fn tick(number: u32) -> Tick {
 /// Inserts a flow. From tick `at + 1` on, the flow is in the state `Opened` and off probation.
 /// Returns `false` if the flow is untracked.
 fn establish(table: &mut FlowTable, hash: u64, at: u32) -> bool {
-    table.insert(hash, Target { slot: 7, vip: 1 }, Signal::Syn, tick(at)) == Inserted::Tracked
+    table.insert(hash, target(7, 1), Signal::Syn, tick(at)) == Inserted::Tracked
         && table.lookup(hash, Signal::Data, tick(at + 1)).is_some()
 }
 
@@ -109,7 +117,7 @@ fn a_flow_goes_through_its_states_packet_by_packet() {
     ];
     for (first, packets, state, on_probation) in rows {
         let mut table = table(64);
-        assert_eq!(table.insert(hash(1), Target { slot: 3, vip: 4 }, *first, tick(100)), Inserted::Tracked);
+        assert_eq!(table.insert(hash(1), target(3, 4), *first, tick(100)), Inserted::Tracked);
         let mut now = 100;
         for (at, signal) in *packets {
             let closing =
@@ -142,10 +150,7 @@ fn data_in_eight_ticks_proves_a_tcp_flow_and_nothing_less() {
     for opening in openings {
         let mut table = table(64);
         let mut now = 100;
-        assert_eq!(
-            table.insert(hash(1), Target { slot: 3, vip: 4 }, opening[0], tick(now)),
-            Inserted::Tracked
-        );
+        assert_eq!(table.insert(hash(1), target(3, 4), opening[0], tick(now)), Inserted::Tracked);
         for &signal in &opening[1..] {
             now += 1;
             assert!(table.lookup(hash(1), signal, tick(now)).is_some());
@@ -189,10 +194,7 @@ fn flow_expires_one_tick_after_the_timeout_of_its_state() {
     for start in [0, WRAP - 3_500, WRAP - 1] {
         for (first, second, limit) in rows {
             let mut table = FlowTable::new(&Config { capacity: 64, timeouts }).unwrap();
-            assert_eq!(
-                table.insert(hash(5), Target { slot: 1, vip: 2 }, first, tick(start)),
-                Inserted::Tracked
-            );
+            assert_eq!(table.insert(hash(5), target(1, 2), first, tick(start)), Inserted::Tracked);
             let last = start + u32::from(second.is_some());
             if let Some(second) = second {
                 assert!(table.lookup(hash(5), second, tick(last)).is_some());
@@ -218,9 +220,9 @@ fn every_field_keeps_its_value_at_both_ends_of_its_range() {
         let mut table = table(1_000);
         // An empty entry must not match any tag.
         assert_eq!(table.lookup(key, Signal::Data, tick(at)), None);
-        assert_eq!(table.insert(key, Target { slot, vip }, Signal::Datagram, tick(at)), Inserted::Tracked);
+        assert_eq!(table.insert(key, target(slot, vip), Signal::Datagram, tick(at)), Inserted::Tracked);
         assert_eq!(table.lookup(key, Signal::Datagram, tick(at)), Some(Hit { slot, vip, renewed: false }));
-        assert!(table.reassign(key, ID_LIMIT - 1 - slot, tick(at)));
+        assert!(table.reassign(key, id(ID_LIMIT - 1 - slot), tick(at)));
         let expected = Entry {
             tag: (key & ((1 << 48) - 1)).max(1),
             slot: ID_LIMIT - 1 - slot,
@@ -230,7 +232,7 @@ fn every_field_keeps_its_value_at_both_ends_of_its_range() {
             idle: Duration::ZERO,
         };
         assert_eq!(table.peek(key, tick(at)), Some(expected));
-        assert!(!table.reassign(key, slot, tick(at + 500)));
+        assert!(!table.reassign(key, id(slot), tick(at + 500)));
     }
 }
 
@@ -243,7 +245,7 @@ fn the_header_and_an_entry_have_the_documented_bytes() {
     assert_eq!(header[28..], [0; 36]);
     let key = 0x0000_0605_0403_0201; // bucket 0
     assert_eq!(
-        table.insert(key, Target { slot: 0x0a_0908, vip: 0x0d_0c0b }, Signal::FinOrRst, tick(0x10_0f0e)),
+        table.insert(key, target(0x0a_0908, 0x0d_0c0b), Signal::FinOrRst, tick(0x10_0f0e)),
         Inserted::Tracked
     );
     let bucket = table.line_bytes(1).unwrap();
@@ -279,7 +281,7 @@ fn fill(load: f64, promote: bool) -> (f64, FlowTable) {
         if promote {
             establish(&mut table, hash(flow), 8);
         } else {
-            let _ = table.insert(hash(flow), Target { slot: 7, vip: 1 }, Signal::Syn, tick(8));
+            let _ = table.insert(hash(flow), target(7, 1), Signal::Syn, tick(8));
         }
     }
     let lost = (0..flows).filter(|&flow| table.peek(hash(flow), tick(9)).is_none()).count();
@@ -313,7 +315,7 @@ fn no_flood_moves_or_drops_an_established_flow() {
         let known: Vec<u64> = (0..3_000).map(hash).filter(|&flow| establish(&mut table, flow, 0)).collect();
         for packet in 0..100_000u64 {
             let now = tick(2 + u32::try_from(packet / 5_000).unwrap());
-            let _ = table.insert(hash(1_000_000 + packet), Target { slot: 9, vip: 2 }, signal, now);
+            let _ = table.insert(hash(1_000_000 + packet), target(9, 2), signal, now);
         }
         for &flow in &known {
             assert_eq!(
@@ -335,7 +337,7 @@ fn two_forged_packets_hold_a_place_for_a_minute_and_no_longer() {
     let (mut next, mut most) = (0, 0);
     for now in 0..8_000 {
         while next * 9 < u64::from(now) * 10 {
-            let _ = table.insert(hash(next), Target { slot: 9, vip: 2 }, Signal::Data, tick(now));
+            let _ = table.insert(hash(next), target(9, 2), Signal::Data, tick(now));
             assert!(table.lookup(hash(next), Signal::Data, tick(now + 1)).is_some());
             next += 1;
         }
@@ -357,7 +359,7 @@ fn forged_syn_and_ack_expire_after_an_eighth_of_established() {
         let (mut next, mut most) = (0, 0);
         for now in 9..4_000 {
             for _ in 0..pairs_a_tick {
-                let _ = table.insert(hash(next), Target { slot: 9, vip: 2 }, Signal::Syn, tick(now));
+                let _ = table.insert(hash(next), target(9, 2), Signal::Syn, tick(now));
                 next += 1;
                 if next > pairs_a_tick {
                     let _ = table.lookup(hash(next - 1 - pairs_a_tick), Signal::Data, tick(now));
@@ -430,7 +432,7 @@ fn timeouts_shrink_as_the_table_fills_and_recover() {
 fn new_flow_is_tracked_in_a_table_full_of_probation_flows() {
     let mut table = table(4_096);
     for packet in 0..50_000 {
-        let _ = table.insert(hash(packet), Target { slot: 9, vip: 2 }, Signal::Datagram, tick(2));
+        let _ = table.insert(hash(packet), target(9, 2), Signal::Datagram, tick(2));
     }
     for flow in 0..1_000 {
         assert!(establish(&mut table, hash(1_000_000 + flow), 3));
@@ -442,23 +444,19 @@ fn full_table_of_established_flows_evicts_no_flow() {
     let mut table = table(64);
     let known: Vec<u64> = (0..2_000).map(hash).filter(|&flow| establish(&mut table, flow, 0)).collect();
     assert_eq!((known.len(), table.len()), (64, 64));
-    assert_eq!(
-        table.insert(hash(9_999), Target { slot: 1, vip: 1 }, Signal::Syn, tick(2)),
-        Inserted::Untracked
-    );
+    assert_eq!(table.insert(hash(9_999), target(1, 1), Signal::Syn, tick(2)), Inserted::Untracked);
     assert_eq!(table.counters().untracked, 2_000 - 64 + 1);
     assert!(known.iter().all(|&flow| table.peek(flow, tick(2)).is_some()));
     // All flows have expired, and an insert can use their entries without a sweep.
     let late = tick(2 + 15 * 60 * 4);
-    assert_eq!(table.insert(hash(9_999), Target { slot: 1, vip: 1 }, Signal::Syn, late), Inserted::Tracked);
+    assert_eq!(table.insert(hash(9_999), target(1, 1), Signal::Syn, late), Inserted::Tracked);
 }
 
 #[test]
 fn a_walk_in_bounded_steps_visits_each_entry_exactly_once() {
     let mut table = table(1_000);
     for flow in 0..600u32 {
-        let _ =
-            table.insert(hash(u64::from(flow)), Target { slot: flow, vip: flow % 7 }, Signal::Syn, tick(0));
+        let _ = table.insert(hash(u64::from(flow)), target(flow, flow % 7), Signal::Syn, tick(0));
     }
     // The first and the last bucket contain entries.
     assert!([1, 250].iter().all(|&line| table.line_bytes(line) != Some([0; 64])));
@@ -507,8 +505,8 @@ fn sweep_prevents_expired_entry_from_returning_after_wrap() {
 fn a_batch_answers_as_single_look_ups_do() {
     let (mut one, mut other) = (table(2_000), table(2_000));
     for flow in (0..900u32).step_by(2) {
-        let _ = one.insert(hash(u64::from(flow)), Target { slot: flow, vip: 1 }, Signal::Syn, tick(0));
-        let _ = other.insert(hash(u64::from(flow)), Target { slot: flow, vip: 1 }, Signal::Syn, tick(0));
+        let _ = one.insert(hash(u64::from(flow)), target(flow, 1), Signal::Syn, tick(0));
+        let _ = other.insert(hash(u64::from(flow)), target(flow, 1), Signal::Syn, tick(0));
     }
     let signals = [Signal::Syn, Signal::Data, Signal::FinOrRst, Signal::Datagram].into_iter().cycle();
     for (queries, answers) in [(0, 0), (1, 1), (63, 63), (64, 64), (65, 65), (900, 900), (900, 70), (70, 900)]
@@ -530,7 +528,7 @@ fn reassigning_changes_the_slot_alone() {
     let mut table = table(64);
     assert!(establish(&mut table, hash(1), 0));
     let before = table.peek(hash(1), tick(5)).unwrap();
-    assert!(table.reassign(hash(1), 55, tick(5)));
+    assert!(table.reassign(hash(1), id(55), tick(5)));
     assert_eq!(table.peek(hash(1), tick(5)), Some(Entry { slot: 55, ..before }));
-    assert!(!table.reassign(hash(2), 55, tick(5)));
+    assert!(!table.reassign(hash(2), id(55), tick(5)));
 }

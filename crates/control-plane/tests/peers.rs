@@ -172,7 +172,7 @@ fn peers_share_one_fragment_table_with_themselves_in_it() {
             first.iter().enumerate().map(|(rank, address)| (rank != place).then_some(*address)).collect();
         assert_eq!(ranks(&snapshot, peers), expected, "{machine}");
         let table = peers.table.as_ref().unwrap();
-        shares.insert((0..1_000u64).map(|n| table.lookup(n << 54)).collect::<Vec<_>>());
+        shares.insert((0..1_000u64).map(|n| table.lookup_uniform(n << 54)).collect::<Vec<_>>());
         assert_eq!((&*peers.name, &*peers.weights), ("peers@a", &[1, 1, 1][..]));
         // The slots of peers are marked as redirect slots, in contrast to the slots of backends.
         let others = snapshot.slots().iter().filter(|slot| slot.is_redirect());

@@ -196,10 +196,12 @@ impl Snapshot {
     pub(crate) fn is_away(&self, service: &Service, keyed: &Keyed, place: KeyPlace, slot: SlotId) -> bool {
         let Some(KeyPool { table, placement }) = keyed.pool(service, place.route) else { return false };
         let rank = match placement {
-            Placement::Ring(rings) => rings.all.as_deref().map(|all| all.lookup(place.hash).into()),
-            Placement::Maglev { all } => all.as_deref().map(|all| all.lookup(place.hash)),
+            Placement::Ring(rings) => rings.all.as_deref().map(|all| usize::from(all.lookup(place.hash))),
+            Placement::Maglev { all } => {
+                all.as_deref().map(|all| all.lookup_uniform(place.hash).index_by_name())
+            }
         };
-        rank.is_some_and(|rank: u32| table.slots.get(rank as usize) != Some(&slot))
+        rank.is_some_and(|rank| table.slots.get(rank) != Some(&slot))
     }
 
     /// Returns the first candidate that is serving.
@@ -230,7 +232,7 @@ impl Snapshot {
             Placement::Maglev { all } => {
                 let table = all.as_deref()?;
                 let entry = table.slot_of(hash);
-                let slot = *pool.slots.get(table.get(entry) as usize)?;
+                let slot = *pool.slots.get(table.get(entry).index_by_name())?;
                 Selection { slot, entry, rehashed: 0 }
             }
         };

@@ -131,7 +131,7 @@ impl Snapshot {
     pub(crate) fn select_first(&self, pool: &PoolTable, hash: u64) -> Option<(SlotId, u32)> {
         let table = pool.table.as_deref()?;
         let entry = table.slot_of(hash);
-        let slot = *pool.slots.get(table.get(entry) as usize)?;
+        let slot = *pool.slots.get(table.get(entry).index_by_name())?;
         (self.state(slot) == SlotState::Serving).then_some((slot, entry))
     }
 
@@ -206,13 +206,13 @@ pub(crate) fn select_on(
     let mut hash = hash;
     for rehashed in 0..=MAX_REHASH {
         let entry = table.slot_of(hash);
-        let slot = *pool.slots.get(table.get(entry) as usize)?;
+        let slot = *pool.slots.get(table.get(entry).index_by_name())?;
         if serves(slot) {
             return Some(Selection { slot, entry, rehashed });
         }
         hash = hash_again(hash);
     }
-    walk(pool, table.slot_of(hash), table.lookup(hash) as usize, serves)
+    walk(pool, table.slot_of(hash), table.lookup_uniform(hash).index_by_name(), serves)
 }
 
 /// Returns the key of a flow in the connection table. Under [`HashPolicy::FiveTuple`] the hash

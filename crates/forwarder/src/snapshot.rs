@@ -499,4 +499,4 @@ fn check_pools(
 
 /// Slot and service IDs in connection table entries have 24 bits. The value with all bits set is
 /// reserved.
-const MAX_NUMBER: usize = (1 << 24) - 1;
+const MAX_NUMBER: usize = conntrack::ID_LIMIT as usize;

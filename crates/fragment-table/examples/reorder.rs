@@ -1,7 +1,7 @@
 //! Processes fragments that arrive out of order, and prints how many fragments were held, forwarded
 //! and expired.
 
-use fragment_table::{Config, ConfigError, Extent, Fate, First, Fragment, FragmentTable, Key, Later, Millis};
+use fragment_table::{Arrival, Config, ConfigError, Extent, Fate, First, FragmentTable, Key, Later, Millis};
 
 fn main() -> Result<(), ConfigError> {
     let mut table = FragmentTable::new(&Config::default())?;
@@ -10,7 +10,7 @@ fn main() -> Result<(), ConfigError> {
         let key = Key { source: [1; 16], destination: [2; 16], protocol: 17, id };
         let hash = u64::from(id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let fragment =
-            |offset, more| Fragment { key: &key, hash, extent: Extent { offset, bytes: 1_480, more } };
+            |offset, more| Arrival { key: &key, hash, extent: Extent { offset, bytes: 1_480, more } };
         let now = Millis(u64::from(id));
         // The last fragment arrives before the first. In every tenth datagram the first fragment is
         // missing.

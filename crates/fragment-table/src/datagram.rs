@@ -1,5 +1,7 @@
 //! The key of a datagram, and the state that the table stores for it.
 
+use core::net::{IpAddr, Ipv6Addr};
+
 use crate::buffer::List;
 
 /// The fields that all fragments of one datagram have in common.
@@ -17,13 +19,44 @@ pub struct Key {
     pub id: u32,
 }
 
+impl Key {
+    /// Returns the key of a datagram. `protocol` is the protocol number in the IPv4 header, and is
+    /// not used for IPv6.
+    #[must_use]
+    pub fn new(source: IpAddr, destination: IpAddr, protocol: u8, id: u32) -> Self {
+        let protocol = if source.is_ipv4() { protocol } else { IPV6_FRAGMENT };
+        let bytes = |address| match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => address.octets(),
+        };
+        Self { source: bytes(source), destination: bytes(destination), protocol, id }
+    }
+
+    /// Returns the source address. An IPv4-mapped address becomes an IPv4 address.
+    #[must_use]
+    pub fn source_address(&self) -> IpAddr {
+        Ipv6Addr::from(self.source).to_canonical()
+    }
+
+    /// Returns the destination address. An IPv4-mapped address becomes an IPv4 address.
+    #[must_use]
+    pub fn destination_address(&self) -> IpAddr {
+        Ipv6Addr::from(self.destination).to_canonical()
+    }
+}
+
+/// The number of the IPv6 fragment header, which takes the place of the protocol number.
+const IPV6_FRAGMENT: u8 = 44;
+
 /// A time on a monotonic clock, in milliseconds since an origin that the caller chooses.
 ///
 /// If a table receives a time earlier than the latest time, it uses the latest time instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub u64);
 
-/// The byte range of a datagram that a fragment contains.
+/// The byte range of a datagram that a fragment contains. With the crate `sluicegate-packet`, these
+/// are the results of `parsed.fragment.offset()`, `parsed.fragment_len(frame)` and
+/// `parsed.fragment.more()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// The offset of the fragment in bytes, 0 for the first fragment.
@@ -34,9 +67,9 @@ pub struct Extent {
     pub more: bool,
 }
 
-/// The caller's description of a fragment.
+/// A fragment that has arrived, as the caller describes it.
 #[derive(Clone, Copy, Debug)]
-pub struct Fragment<'a> {
+pub struct Arrival<'a> {
     /// The key of the datagram.
     pub key: &'a Key,
     /// A keyed hash of `key`.

@@ -11,15 +11,15 @@
 //! rules of RFC 791 §3.2 and RFC 8200 §4.5.
 //!
 //! ```
-//! use fragment_table::{Config, Extent, Fate, First, Fragment, FragmentTable, Key};
+//! use fragment_table::{Arrival, Config, Extent, Fate, First, FragmentTable, Key};
 //! use fragment_table::{Later, Millis, Release};
 //!
 //! let mut table = FragmentTable::new(&Config::default())?;
-//! let key = Key { source: [1; 16], destination: [2; 16], protocol: 17, id: 7 };
+//! let key = Key::new([192, 0, 2, 9].into(), [203, 0, 113, 10].into(), 17, 7);
 //! // Keyed hashes of the key and of the source.
 //! let (hash, source) = (0x5bd1_e995_9e37_79b9, 0x94d0_49bb_1331_11eb);
 //! let extent = |offset, more| Extent { offset, bytes: 1_480, more };
-//! let fragment = |offset, more| Fragment { key: &key, hash, extent: extent(offset, more) };
+//! let fragment = |offset, more| Arrival { key: &key, hash, extent: extent(offset, more) };
 //! // The second fragment arrives before the first, so its frame is held.
 //! let held = table.later(&fragment(1_480, true), source, Millis(10));
 //! let Later::Hold(slot) = held else { panic!("not held") };
@@ -50,7 +50,7 @@ mod tests;
 pub use buffer::{Fate, HoldSlot};
 pub use config::{Config, ConfigError};
 pub use counters::Counters;
-pub use datagram::{Extent, Fragment, Key, Millis};
+pub use datagram::{Arrival, Extent, Key, Millis};
 pub use table::{First, FragmentTable, Later, Refusal, Release};
 
 use chains::Chains;

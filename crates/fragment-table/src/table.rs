@@ -14,7 +14,7 @@
 use crate::buffer::{Buffer, Fate, HoldSlot, List};
 use crate::config::{Config, ConfigError};
 use crate::counters::Counters;
-use crate::datagram::{Datagram, Fragment, Key, Millis, Seen};
+use crate::datagram::{Arrival, Datagram, Key, Millis, Seen};
 use crate::insertion_order::InsertionOrder;
 use crate::sources::Sources;
 use crate::{Chains, filled};
@@ -132,8 +132,8 @@ impl<D: Copy> FragmentTable<D> {
     ///
     /// # Cost
     /// Constant, plus one step per held frame of the datagram (at most [`Config::per_datagram`]).
-    pub fn first(&mut self, fragment: &Fragment<'_>, digest: u64, decision: D, now: Millis) -> First<D> {
-        let Fragment { key, hash, extent } = *fragment;
+    pub fn first(&mut self, fragment: &Arrival<'_>, digest: u64, decision: D, now: Millis) -> First<D> {
+        let Arrival { key, hash, extent } = *fragment;
         let now = self.advance(now);
         let mut at = self.live(key, hash, now);
         if let Some((place, seen)) = at.and_then(|at| Some((at, self.datagram(at).first?))) {
@@ -166,8 +166,8 @@ impl<D: Copy> FragmentTable<D> {
     ///
     /// # Cost
     /// Constant. If the datagram has expired, the same as for [`FragmentTable::first`].
-    pub fn later(&mut self, fragment: &Fragment<'_>, source: u64, now: Millis) -> Later<D> {
-        let Fragment { key, hash, extent } = *fragment;
+    pub fn later(&mut self, fragment: &Arrival<'_>, source: u64, now: Millis) -> Later<D> {
+        let Arrival { key, hash, extent } = *fragment;
         let now = self.advance(now);
         let at = self.live(key, hash, now);
         if let Some((at, seen)) = at.and_then(|at| Some((at, self.datagram(at).first?))) {

@@ -7,7 +7,7 @@ mod oracle;
 use core::time::Duration;
 
 use crate::{
-    Config, Counters, Extent, Fate, First, Fragment, FragmentTable, HoldSlot, Key, Later, Millis, Refusal,
+    Arrival, Config, Counters, Extent, Fate, First, FragmentTable, HoldSlot, Key, Later, Millis, Refusal,
     Release, filled,
 };
 
@@ -46,12 +46,12 @@ fn hash_of(key: &Key) -> u64 {
 }
 
 fn first(table: &mut Table, key: Key, digest: u64, decision: u32, now: u64) -> First<u32> {
-    table.first(&Fragment { key: &key, hash: hash_of(&key), extent: FIRST }, digest, decision, Millis(now))
+    table.first(&Arrival { key: &key, hash: hash_of(&key), extent: FIRST }, digest, decision, Millis(now))
 }
 
 fn later(table: &mut Table, key: Key, now: u64) -> Later<u32> {
     table.later(
-        &Fragment { key: &key, hash: hash_of(&key), extent: MIDDLE },
+        &Arrival { key: &key, hash: hash_of(&key), extent: MIDDLE },
         hash(u64::from(key.source[15])),
         Millis(now),
     )
@@ -129,7 +129,7 @@ fn complete_datagram_is_replaced_by_next_with_same_key() {
     let (key, hash) = (key(1, 1), hash_of(&key(1, 1)));
     // The last fragment is held. The other fragments arrive after the first fragment.
     assert!(matches!(
-        table.later(&Fragment { key: &key, hash, extent: LAST }, source, Millis(0)),
+        table.later(&Arrival { key: &key, hash, extent: LAST }, source, Millis(0)),
         Later::Hold(_)
     ));
     assert_eq!(first(&mut table, key, 5, 70, 1), First::Recorded);
@@ -157,25 +157,22 @@ fn datagrams_with_equal_hashes_are_distinguished_by_key() {
     ];
     let mut table = Table::new(&Config { datagrams: 8, ..config() }).unwrap();
     assert_eq!(
-        table.first(&Fragment { key: &base, hash: 9, extent: FIRST }, 5, 70, Millis(0)),
+        table.first(&Arrival { key: &base, hash: 9, extent: FIRST }, 5, 70, Millis(0)),
         First::Recorded
     );
     for (other, decision) in others.iter().zip(71..) {
         assert_eq!(
-            table.first(&Fragment { key: other, hash: 9, extent: FIRST }, 5, decision, Millis(0)),
+            table.first(&Arrival { key: other, hash: 9, extent: FIRST }, 5, decision, Millis(0)),
             First::Recorded
         );
     }
     for (other, decision) in others.iter().zip(71..) {
         assert_eq!(
-            table.later(&Fragment { key: other, hash: 9, extent: MIDDLE }, 1, Millis(0)),
+            table.later(&Arrival { key: other, hash: 9, extent: MIDDLE }, 1, Millis(0)),
             Later::Known(decision)
         );
     }
-    assert_eq!(
-        table.later(&Fragment { key: &base, hash: 9, extent: MIDDLE }, 1, Millis(0)),
-        Later::Known(70)
-    );
+    assert_eq!(table.later(&Arrival { key: &base, hash: 9, extent: MIDDLE }, 1, Millis(0)), Later::Known(70));
 }
 
 #[test]

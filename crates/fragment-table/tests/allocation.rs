@@ -7,7 +7,7 @@
 use std::alloc::System;
 use std::time::Duration;
 
-use fragment_table::{Config, Extent, Fragment, FragmentTable, Key, Millis};
+use fragment_table::{Arrival, Config, Extent, FragmentTable, Key, Millis};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, Stats, StatsAlloc};
 
 #[global_allocator]
@@ -55,9 +55,9 @@ fn packet(table: &mut FragmentTable<u64>, n: u32) {
     let (key, hash) = name(n / 3 % 2_500);
     let now = Millis(u64::from(n / 50));
     if n.is_multiple_of(7) {
-        let _ = table.first(&Fragment { key: &key, hash, extent: extent(0) }, u64::from(n % 2), 9, now);
+        let _ = table.first(&Arrival { key: &key, hash, extent: extent(0) }, u64::from(n % 2), 9, now);
     } else {
-        let _ = table.later(&Fragment { key: &key, hash, extent: extent(8) }, hash % 10, now);
+        let _ = table.later(&Arrival { key: &key, hash, extent: extent(8) }, hash % 10, now);
     }
     if n.is_multiple_of(64) {
         table.expire(now, 8);

@@ -101,8 +101,10 @@ impl Ring {
         Ok(Self { points: points.into(), owners: owners.into() })
     }
 
-    /// Returns the server of a key. This is the server with the first point at or after the 32-bit
-    /// hash of the key.
+    /// Returns the server of a key, as an index into the slice that was passed to
+    /// [`Ring::build`]. This is the server with the first point at or after the 32-bit hash of the
+    /// key. Of a longer hash, such as that of [`KeyHash::sip`](crate::KeyHash::sip), the lower 32
+    /// bits are used.
     ///
     /// # Cost
     /// One binary search, which takes 14 steps for 100 servers.
@@ -122,7 +124,9 @@ impl Ring {
     /// needed if a third of the servers are down. If all servers are down, every point is visited.
     #[inline]
     pub fn choose(&self, hash: u64, mut usable: impl FnMut(u16) -> bool) -> Option<Choice> {
-        let at = self.points.partition_point(|&point| u64::from(point) < hash);
+        #[expect(clippy::cast_possible_truncation, reason = "the circle has 2^32 places")]
+        let hash = hash as u32;
+        let at = self.points.partition_point(|&point| point < hash);
         let (before, from) = self.owners.split_at_checked(at)?;
         let points = (at..).zip(from).chain(before.iter().enumerate());
         let (point, &server) = points.into_iter().find(|&(_, &owner)| usable(owner))?;

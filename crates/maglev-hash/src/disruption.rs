@@ -61,8 +61,8 @@ pub fn disruption(before: &Table, after: &Table) -> Result<Disruption, SizesDiff
     let (old, new) = (pair(before, after), pair(after, before));
     let mut count = Disruption::default();
     for (from, to) in before.iter().zip(after.iter()) {
-        let (was, is) = (&old[from as usize], &new[to as usize]);
-        let counter = if was.other_rank == Some(to) {
+        let (was, is) = (&old[from.index_by_name()], &new[to.index_by_name()]);
+        let counter = if was.other_rank == Some(to.index_by_name()) {
             &mut count.unchanged
         } else if was.other_weight == 0 {
             &mut count.backend_gone
@@ -82,7 +82,7 @@ pub fn disruption(before: &Table, after: &Table) -> Result<Disruption, SizesDiff
 struct Paired {
     weight: u32,
     /// `None` if the other table does not contain the backend.
-    other_rank: Option<u32>,
+    other_rank: Option<usize>,
     /// 0 if the other table does not contain the backend.
     other_weight: u32,
 }
@@ -90,7 +90,7 @@ struct Paired {
 /// Returns the backends of `this` by rank, each paired with the backend of the same name in
 /// `other`. Both tables sort their backends by name.
 fn pair(this: &Table, other: &Table) -> Vec<Paired> {
-    let mut others = (0u32..).zip(other.backends()).peekable();
+    let mut others = other.backends().enumerate().peekable();
     let namesake = |mine: Backend<'_>| loop {
         match others.peek().map(|(rank, theirs)| (theirs.name.cmp(mine.name), *rank, theirs.weight)) {
             Some((Ordering::Less, ..)) => _ = others.next(),

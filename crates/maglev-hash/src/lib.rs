@@ -1,7 +1,7 @@
 //! Implements Maglev consistent hashing, in which a lookup table maps flow hashes to backends.
 //!
 //! [`build`] creates a [`Table`] from a set of backend names with weights, a size and a seed. A
-//! lookup returns the rank of a backend, which is its index in the sorted list of names.
+//! lookup returns the [`Rank`] of a backend, and the table returns the backend of a rank.
 //! [`disruption`] counts the slots that differ between two tables.
 //!
 //! Invariant: from the same backends, size and seed, every machine builds an identical table,
@@ -16,8 +16,9 @@
 //! let backends = [b"b1", b"b2", b"b3"].map(|name| Backend { name, weight: 1 });
 //! let options = Options::new(Seed::new(*b"secret, 16 bytes"));
 //! let [before, after] = [build(&backends, &options)?, build(&backends[..2], &options)?];
+//! assert!(["b1", "b2"].map(str::as_bytes).contains(&after.name(after.lookup(17))));
 //! // Each of the three backends has a third of the 65,537 slots.
-//! assert!(before.shares().iter().all(|share| (21_845..=21_846).contains(share)));
+//! assert!(before.shares().all(|(_, slots)| (21_845..=21_846).contains(&slots)));
 //! let changed = disruption(&before, &after).expect("one size").changed();
 //! assert!((21_845..24_000).contains(&changed), "the slots of b3 and a few others: {changed}");
 //! # Ok::<_, maglev_hash::BuildError>(())
@@ -45,7 +46,7 @@ use core::fmt;
 
 pub use disruption::{Disruption, SizesDiffer, disruption};
 pub use error::BuildError;
-pub use table::{Entry, Table};
+pub use table::{Entry, Rank, Table};
 
 use permutation::Keys;
 use populate::{Walk, endgame_at, populate};
@@ -129,8 +130,9 @@ impl Options {
 ///
 /// let backends = [Backend { name: b"b2", weight: 1 }, Backend { name: b"b1", weight: 3 }];
 /// let table = build(&backends, &Options::new(Seed::new([7; 16])))?;
-/// assert_eq!(table.shares(), [49_153, 16_384]); // The shares of b1 and b2, by rank.
-/// assert!(table.lookup(0x0123_4567_89ab_cdef) < 2);
+/// assert!(table.shares().eq([(backends[1], 49_153), (backends[0], 16_384)])); // Sorted by name.
+/// let backend = table.backend(table.lookup(0x0123_4567_89ab_cdef));
+/// assert!(backends.contains(&backend));
 /// # Ok::<(), maglev_hash::BuildError>(())
 /// ```
 ///

@@ -21,6 +21,26 @@ pub struct Table {
     backends: Box<[Span]>,
 }
 
+/// A backend of a table, as returned by lookups: [`Table::backend`] and [`Table::name`] of the same
+/// table lead from the rank to the backend.
+///
+/// A rank is not an index into the slice that was passed to [`build`](crate::build). The number in
+/// it counts the backends in the order of their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Rank(u32);
+
+impl Rank {
+    /// Returns the position of the backend among all backends of the table, sorted by the bytes of
+    /// their names. [`Table::backends`] has this order, so the position is an index into a list
+    /// that was collected from it. Backends with weight 0 are included.
+    #[inline]
+    #[must_use]
+    pub const fn index_by_name(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// The rank in each slot. Ranks are 16 bits wide if there are at most 65,535 backends, and
 /// otherwise 32 bits.
 #[derive(Clone, PartialEq, Eq)]
@@ -57,23 +77,39 @@ impl Table {
         Self { size, entries, names: names.into(), backends: backends.into() }
     }
 
-    /// Returns the rank of the backend for flows with this hash.
+    /// Returns the rank of the backend for a flow, session or key with this hash. Pass the rank to
+    /// [`backend`](Self::backend) or [`name`](Self::name).
     ///
-    /// The rank is the index of the backend among all backends passed to [`build`](crate::build),
-    /// sorted by the bytes of their names. Backends with weight 0 are included. The hash should be
-    /// uniform over 64 bits, because its high bits select the slot.
+    /// The function mixes the bits of `hash`. Any numbers that differ between flows are suitable:
+    /// 64-bit hashes, 32-bit hashes such as a CRC, and sequential IDs. If attackers can choose the
+    /// flows, use a keyed hash function.
     ///
     /// # Cost
-    /// One multiplication and one load. The table takes [`entry_bytes`](Self::entry_bytes) per
+    /// Three multiplications and one load. The table takes [`entry_bytes`](Self::entry_bytes) per
     /// slot.
     #[inline]
     #[must_use]
-    pub fn lookup(&self, hash: u64) -> u32 {
+    pub fn lookup(&self, hash: u64) -> Rank {
+        self.lookup_uniform(mixed(hash))
+    }
+
+    /// Returns the rank of the backend for a hash that is uniform over 64 bits, such as a SipHash.
+    /// The hash is not mixed, so the result differs from that of [`lookup`](Self::lookup). All
+    /// machines of a cluster must use the same function.
+    ///
+    /// The high bits of the hash select the backend: all 32-bit numbers lead to the same one.
+    ///
+    /// # Cost
+    /// One multiplication and one load.
+    #[inline]
+    #[must_use]
+    pub fn lookup_uniform(&self, hash: u64) -> Rank {
         self.get(self.slot_of(hash))
     }
 
-    /// Returns the slot of a hash, which is `hash * size / 2^64`. All slots cover equally large
-    /// ranges of hashes.
+    /// Returns the slot of a hash that is uniform over 64 bits. The slot is `hash * size / 2^64`,
+    /// so all slots cover equally large ranges of hashes. [`lookup_uniform`](Self::lookup_uniform)
+    /// uses this slot, and [`lookup`](Self::lookup) usually uses another slot.
     #[inline]
     #[must_use]
     pub fn slot_of(&self, hash: u64) -> u32 {
@@ -88,11 +124,11 @@ impl Table {
     /// Panics if `slot` is not below [`size`](Self::size).
     #[inline]
     #[must_use]
-    pub fn get(&self, slot: u32) -> u32 {
-        match self.entry(slot) {
+    pub fn get(&self, slot: u32) -> Rank {
+        Rank(match self.entry(slot) {
             Entry::Narrow(rank) => u32::from(*rank),
             Entry::Wide(rank) => *rank,
-        }
+        })
     }
 
     /// Returns a reference to the rank in a slot, which the caller can prefetch.
@@ -116,7 +152,7 @@ impl Table {
     }
 
     /// Returns an iterator over the rank in each slot.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Rank> + '_ {
         (0..self.size).map(|slot| self.get(slot))
     }
 
@@ -129,16 +165,39 @@ impl Table {
         }
     }
 
-    /// Returns the number of slots for each rank. The numbers add up to [`size`](Self::size).
-    #[must_use]
-    pub fn shares(&self) -> Vec<u32> {
+    /// Returns the backends, sorted by name, each with its number of slots. The numbers add up to
+    /// [`size`](Self::size).
+    pub fn shares(&self) -> impl ExactSizeIterator<Item = (Backend<'_>, u32)> {
         let mut shares = vec![0; self.backends.len()];
-        self.iter().for_each(|rank| shares[rank as usize] += 1);
-        shares
+        self.iter().for_each(|rank| shares[rank.index_by_name()] += 1);
+        self.backends().zip(shares)
     }
 
-    /// Returns the backends ordered by rank, with the names and weights passed to
+    /// Returns the backend of a rank, with the name and weight passed to
     /// [`build`](crate::build).
+    ///
+    /// # Panics
+    /// Panics if the rank was returned by another table that has more backends. A rank of another
+    /// table otherwise leads to a wrong backend.
+    #[must_use]
+    pub fn backend(&self, rank: Rank) -> Backend<'_> {
+        let Span { end, weight } = self.backends[rank.index_by_name()];
+        let before = rank.index_by_name().checked_sub(1);
+        let start = before.map_or(0, |before| self.backends[before].end);
+        Backend { name: &self.names[start..end], weight }
+    }
+
+    /// Returns the name of the backend of a rank.
+    ///
+    /// # Panics
+    /// Panics under the same condition as [`backend`](Self::backend).
+    #[must_use]
+    pub fn name(&self, rank: Rank) -> &[u8] {
+        self.backend(rank).name
+    }
+
+    /// Returns the backends sorted by the bytes of their names, with the names and weights passed
+    /// to [`build`](crate::build).
     pub fn backends(&self) -> impl ExactSizeIterator<Item = Backend<'_>> {
         let mut start = 0;
         self.backends.iter().map(move |span| {
@@ -147,6 +206,15 @@ impl Table {
             Backend { name, weight: span.weight }
         })
     }
+}
+
+/// Mixes the bits of a hash with a bijective function, the finalizer of splitmix64. Every bit of
+/// the result depends on all bits of the hash.
+#[inline]
+const fn mixed(hash: u64) -> u64 {
+    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
 }
 
 impl fmt::Debug for Table {

@@ -23,7 +23,7 @@ use crate::*;
 
 const SEED: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
-const GOLDEN: [u32; 53] = [
+const GOLDEN: [usize; 53] = [
     0, 2, 0, 2, 0, 1, 0, 1, 1, 2, 1, 0, 0, 0, 0, 0, 1, 0, 2, 1, 2, 0, 1, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0,
     1, 0, 2, 0, 2, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 2, 0, 1,
 ];
@@ -54,8 +54,15 @@ fn equal(count: usize) -> Set {
 }
 
 fn names_by_slot(table: &Table) -> Vec<Vec<u8>> {
-    let names: Vec<Vec<u8>> = table.backends().map(|backend| backend.name.to_vec()).collect();
-    table.iter().map(|rank| names[rank as usize].clone()).collect()
+    table.iter().map(|rank| table.name(rank).to_vec()).collect()
+}
+
+fn ranks(table: &Table) -> Vec<usize> {
+    table.iter().map(Rank::index_by_name).collect()
+}
+
+fn shares(table: &Table) -> Vec<u32> {
+    table.shares().map(|(_, slots)| slots).collect()
 }
 
 /// Builds the table of the paper. Each element of `pairs` contains an offset, a skip and a rank.
@@ -82,8 +89,15 @@ fn table_1_of_the_paper_comes_out_before_and_after_b1_goes() {
 fn version_1_builds_this_table_from_these_names() {
     assert_eq!(ALGORITHM_VERSION, 1);
     let set = Set::from([(b"red".to_vec(), 1), (b"green".to_vec(), 2), (b"blue".to_vec(), 4)]);
-    let ranks: Vec<u32> = table(&set, 53).iter().collect(); // Rank 0 is blue, 1 is green, 2 is red.
-    assert_eq!(ranks, GOLDEN);
+    let table = table(&set, 53);
+    assert_eq!(ranks(&table), GOLDEN); // Rank 0 is blue, 1 is green, 2 is red.
+    // The placement of hashes must stay the same too, with and without mixing.
+    let names = |lookup: fn(&Table, u64) -> Rank| {
+        [0, 1, 2, 0xffff_ffff, 0x0123_4567_89ab_cdef, u64::MAX].map(|hash| table.name(lookup(&table, hash)))
+    };
+    let [blue, green, red]: [&[u8]; 3] = [b"blue", b"green", b"red"];
+    assert_eq!(names(Table::lookup_uniform), [blue, blue, blue, blue, blue, green]);
+    assert_eq!(names(Table::lookup), [blue, blue, blue, blue, red, red]);
 }
 
 #[test]
@@ -91,12 +105,12 @@ fn equal_backends_have_equal_shares_to_one_slot() {
     for (count, coarse) in [(1, false), (2, false), (400, false), (655, false), (1_000, true)] {
         let set = equal(count);
         let options = Options { allow_coarse: coarse, ..options(DEFAULT_SIZE) };
-        let shares = build(&backends(&set), &options).unwrap().shares();
+        let shares = shares(&build(&backends(&set), &options).unwrap());
         let (max, min) = (shares.iter().max().unwrap(), shares.iter().min().unwrap());
         assert!(max - min <= 1, "{count} backends: {min} to {max}");
         assert_eq!(shares.iter().sum::<u32>(), DEFAULT_SIZE);
     }
-    let shares = table(&equal(400), DEFAULT_SIZE).shares();
+    let shares = shares(&table(&equal(400), DEFAULT_SIZE));
     assert_eq!(shares.iter().max().unwrap() - shares.iter().min().unwrap(), 1);
 }
 
@@ -113,8 +127,8 @@ fn shares_follow_weights() {
         (&[1_000, 1], 101, &[101, 0]), // A tenth of a slot is rounded to 0.
         (&[u32::MAX, 1, u32::MAX], 11, &[6, 0, 5]),
     ];
-    for &(weights, size, shares) in rows {
-        assert_eq!(table(&weighted(weights.iter().copied()), size).shares(), shares, "{weights:?}");
+    for &(weights, size, expected) in rows {
+        assert_eq!(shares(&table(&weighted(weights.iter().copied()), size)), expected, "{weights:?}");
     }
 }
 
@@ -122,14 +136,13 @@ fn shares_follow_weights() {
 fn one_heavy_backend_among_many_light_ones_gets_its_exact_share() {
     // With these weights, algorithms that round the share of each backend separately are off by
     // hundreds of slots.
-    let shares =
-        table(&weighted((0..1_000).map(|i| if i == 500 { 1_000 } else { 1 })), DEFAULT_SIZE).shares();
-    assert_eq!(shares[500], 32_785); // 65,537 x 1,000 / 1,999 = 32,784.9
+    let set = weighted((0..1_000).map(|i| if i == 500 { 1_000 } else { 1 }));
+    assert_eq!(shares(&table(&set, DEFAULT_SIZE))[500], 32_785); // 65,537 x 1,000 / 1,999 = 32,784.9
 }
 
 #[test]
 fn only_the_ratios_of_weights_count() {
-    let of = |weights: [u32; 4]| table(&weighted(weights), 1_021).iter().collect::<Vec<u32>>();
+    let of = |weights: [u32; 4]| ranks(&table(&weighted(weights), 1_021));
     assert_eq!(of([1, 1, 1, 1]), of([2, 2, 2, 2]));
     assert_eq!(of([1, 2, 0, 5]), of([700, 1_400, 0, 3_500]));
 }
@@ -140,17 +153,17 @@ fn backend_with_weight_0_keeps_its_rank_and_moves_no_slot() {
         (weighted([3, 0, 5]), Set::from_iter(weighted([3, 0, 5]).into_iter().filter(|b| b.1 > 0)));
     assert_eq!(names_by_slot(&table(&with, 1_021)), names_by_slot(&table(&without, 1_021)));
     assert_eq!(table(&with, 1_021).backends().nth(1), Some(Backend { name: b"backend-0001", weight: 0 }));
-    assert!(table(&with, 1_021).iter().all(|rank| rank == 0 || rank == 2));
+    assert!(table(&with, 1_021).iter().all(|rank| rank.index_by_name() != 1));
 }
 
 #[test]
 fn entries_are_two_bytes_up_to_65_535_backends() {
     let set = equal(65_535);
     let narrow = table(&set, DEFAULT_SIZE);
-    assert_eq!((narrow.entry_bytes(), narrow.shares().iter().min()), (2, Some(&1)));
+    assert_eq!((narrow.entry_bytes(), shares(&narrow).iter().min()), (2, Some(&1)));
     let wide = table(&equal(65_536), DEFAULT_SIZE);
-    assert_eq!((wide.entry_bytes(), wide.iter().max(), wide.iter().len()), (4, Some(65_535), 65_537));
-    assert_eq!(wide.shares().iter().min(), Some(&1));
+    assert_eq!((wide.entry_bytes(), ranks(&wide).iter().max()), (4, Some(&65_535)));
+    assert_eq!(shares(&wide).iter().min(), Some(&1));
 }
 
 #[test]
@@ -162,7 +175,42 @@ fn slots_divide_the_hashes_evenly_from_the_top_bits() {
         let first = u64::try_from((u128::from(slot) << 64).div_ceil(7)).unwrap();
         assert_eq!(table.slot_of(first), slot);
         assert_eq!(table.slot_of(first.wrapping_sub(1)), (slot + 6) % 7);
-        assert_eq!(table.lookup(first), table.get(slot));
+        assert_eq!(table.lookup_uniform(first), table.get(slot));
+    }
+}
+
+#[test]
+fn a_rank_leads_to_its_backend_in_any_order_of_the_input() {
+    // In the order of names, b10 comes before b2.
+    let given = [("b1", 1), ("b2", 2), ("b10", 7)];
+    let backends = given.map(|(name, weight)| Backend { name: name.as_bytes(), weight });
+    let table = build(&backends, &options(1_021)).unwrap();
+    let mut slots = BTreeMap::new();
+    for rank in table.iter() {
+        assert_eq!(table.name(rank), table.backend(rank).name);
+        assert_eq!(table.backends().nth(rank.index_by_name()), Some(table.backend(rank)));
+        *slots.entry(table.backend(rank).name).or_insert(0) += 1;
+    }
+    assert_eq!(slots, BTreeMap::from([(&b"b1"[..], 102), (b"b2", 204), (b"b10", 715)]));
+    assert!(table.shares().all(|(backend, share)| slots[backend.name] == share));
+}
+
+#[test]
+fn lookup_spreads_hashes_that_use_few_bits() {
+    type Hash = fn(u64) -> u64;
+    let table = table(&equal(8), DEFAULT_SIZE);
+    let patterns: [(&str, Hash); 5] = [
+        ("sequential numbers", |n| n),
+        ("32-bit hashes", |n| n.wrapping_mul(0x9e37_79b9) & 0xffff_ffff),
+        ("multiples of 4,096", |n| n << 12),
+        ("hashes with 8 constant low bits", |n| n << 8 | 0x5a),
+        ("numbers in the high bits", |n| n << 48),
+    ];
+    for (pattern, hash) in patterns {
+        let mut flows = [0_u32; 8];
+        (0..16_000).for_each(|n| flows[table.lookup(hash(n)).index_by_name()] += 1);
+        // The expected number is 2,000, with a standard deviation of 42.
+        assert!(flows.iter().all(|count| (1_750..2_250).contains(count)), "{pattern}: {flows:?}");
     }
 }
 
@@ -196,8 +244,8 @@ fn what_cannot_become_a_table_is_refused_by_name() {
 
 #[test]
 fn the_largest_prime_size_builds() {
-    let shares = table(&weighted([u32::MAX, u32::MAX, 1]), 16_777_213).shares();
-    assert_eq!(shares, [8_388_607, 8_388_606, 0]);
+    let table = table(&weighted([u32::MAX, u32::MAX, 1]), 16_777_213);
+    assert_eq!(shares(&table), [8_388_607, 8_388_606, 0]);
 }
 
 #[test]
@@ -383,7 +431,7 @@ proptest! {
     #[test]
     fn shares_are_proportional_to_less_than_one_slot(set in sets(), size in sizes()) {
         let total: u64 = set.values().map(|&weight| u64::from(weight)).sum();
-        for (share, &weight) in table(&set, size).shares().into_iter().zip(set.values()) {
+        for ((_, share), &weight) in table(&set, size).shares().zip(set.values()) {
             let off = (u64::from(share) * total).abs_diff(u64::from(weight) * u64::from(size));
             prop_assert!(off < total, "weight {weight} of {total}: {share} of {size}");
         }

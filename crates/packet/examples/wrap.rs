@@ -16,11 +16,11 @@ fn main() -> ExitCode {
     };
     let addresses = parsed.addresses(&frame);
     println!(
-        "protocol {}, {:?} port {} -> {:?} port {}",
+        "protocol {}, {} port {} -> {} port {}",
         parsed.protocol,
-        &addresses.src[12..],
+        addresses.source(),
         parsed.src_port,
-        &addresses.dst[12..],
+        addresses.destination(),
         parsed.dst_port
     );
     let outer = Outer::V4 { source: Ipv4Addr::new(192, 0, 2, 1), destination: Ipv4Addr::new(198, 18, 1, 1) };

@@ -1,7 +1,7 @@
 //! The encapsulations that can be used for packets to backends, and their overhead in bytes.
 
 use core::fmt;
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::Family;
 
@@ -70,7 +70,60 @@ impl Outer {
             Self::V6 { .. } => Family::V6,
         }
     }
+
+    /// Returns the source address.
+    #[must_use]
+    pub const fn source(&self) -> IpAddr {
+        match *self {
+            Self::V4 { source, .. } => IpAddr::V4(source),
+            Self::V6 { source, .. } => IpAddr::V6(source),
+        }
+    }
+
+    /// Returns the destination address.
+    #[must_use]
+    pub const fn destination(&self) -> IpAddr {
+        match *self {
+            Self::V4 { destination, .. } => IpAddr::V4(destination),
+            Self::V6 { destination, .. } => IpAddr::V6(destination),
+        }
+    }
 }
+
+/// Converts a source and a destination, which must have the same family.
+impl TryFrom<(IpAddr, IpAddr)> for Outer {
+    type Error = MixedFamilies;
+
+    fn try_from(addresses: (IpAddr, IpAddr)) -> Result<Self, MixedFamilies> {
+        match addresses {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => Ok(Self::V4 { source, destination }),
+            (IpAddr::V6(source), IpAddr::V6(destination)) => Ok(Self::V6 { source, destination }),
+            (source, destination) => Err(MixedFamilies { source, destination }),
+        }
+    }
+}
+
+/// Returns the source and the destination.
+impl From<Outer> for (IpAddr, IpAddr) {
+    fn from(outer: Outer) -> Self {
+        (outer.source(), outer.destination())
+    }
+}
+
+/// The error for outer headers whose addresses have different families.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MixedFamilies {
+    source: IpAddr,
+    destination: IpAddr,
+}
+
+impl fmt::Display for MixedFamilies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} and {} are addresses of different families", self.source, self.destination)
+    }
+}
+
+impl core::error::Error for MixedFamilies {}
 
 /// Returns the length of the outer headers in bytes.
 ///
@@ -84,5 +137,23 @@ pub const fn encap_overhead(kind: &Encapsulation, outer: Family) -> u8 {
         Encapsulation::Ipip => outer.header_len(),
         Encapsulation::Gue { .. } => outer.header_len() + 12,
         Encapsulation::L2 => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outer_addresses_convert_both_ways() {
+        for (source, destination) in [("192.0.2.1", "198.51.100.2"), ("2001:db8::1", "2001:db8::2")] {
+            let pair: (IpAddr, IpAddr) = (source.parse().unwrap(), destination.parse().unwrap());
+            let outer = Outer::try_from(pair).unwrap();
+            assert_eq!(outer.family(), Family::of(pair.0));
+            assert_eq!(<(IpAddr, IpAddr)>::from(outer), pair);
+        }
+        let mixed = ("192.0.2.1".parse().unwrap(), "2001:db8::2".parse().unwrap());
+        let error = Outer::try_from(mixed).unwrap_err();
+        assert_eq!(error.to_string(), "192.0.2.1 and 2001:db8::2 are addresses of different families");
     }
 }

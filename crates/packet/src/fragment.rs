@@ -25,6 +25,38 @@ pub enum Fragment {
 }
 
 impl Fragment {
+    /// Returns the identification of the datagram, or `None` if the packet is not fragmented.
+    #[inline]
+    #[must_use]
+    pub const fn id(self) -> Option<u32> {
+        match self {
+            Self::None => None,
+            Self::First { id } | Self::Later { id, .. } => Some(id),
+        }
+    }
+
+    /// Returns the offset of the fragment in the payload of the datagram, in bytes. The offset is 0
+    /// for a packet that is not fragmented.
+    #[inline]
+    #[must_use]
+    pub const fn offset(self) -> u16 {
+        match self {
+            Self::None | Self::First { .. } => 0,
+            Self::Later { offset, .. } => offset,
+        }
+    }
+
+    /// Returns `true` if more fragments of the datagram follow.
+    #[inline]
+    #[must_use]
+    pub const fn more(self) -> bool {
+        match self {
+            Self::None => false,
+            Self::First { .. } => true,
+            Self::Later { more, .. } => more,
+        }
+    }
+
     /// Builds the value from the offset in bytes and the more-fragments flag.
     #[inline]
     pub(crate) const fn from_parts(id: u32, offset: u16, more: bool) -> Self {

@@ -18,7 +18,7 @@
 //! frame.extend([0x30, 0x39, 0, 53, 0, 8, 0, 0]);
 //! let parsed = packet::parse(&frame)?;
 //! assert_eq!((parsed.src_port, parsed.dst_port), (12_345, 53));
-//! assert_eq!(parsed.addresses(&frame).dst[12..], [203, 0, 113, 10]);
+//! assert_eq!(parsed.addresses(&frame).destination().to_string(), "203.0.113.10");
 //! # Ok::<(), packet::ParseError>(())
 //! ```
 #![forbid(unsafe_code)]
@@ -69,7 +69,7 @@ pub use crate::datagram::{refit_udp, udp_checksum_ok, udp_headers_len, write_udp
 pub use crate::decapsulate::{DecapsulateError, decapsulate_in_place};
 pub use crate::echo::echo_reply;
 pub use crate::ecn::merge_ecn;
-pub use crate::encapsulation::{Encapsulation, Outer, encap_overhead};
+pub use crate::encapsulation::{Encapsulation, MixedFamilies, Outer, encap_overhead};
 pub use crate::family::Family;
 pub use crate::fast_headers::FastHeaders;
 pub use crate::fragment::Fragment;

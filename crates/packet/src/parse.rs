@@ -7,6 +7,8 @@
 //!
 //! The header formats are defined in RFC 791, 8200, 6946, 9293 and 768.
 
+use core::net::{IpAddr, Ipv6Addr};
+
 use crate::ipv6::{Ipv6, Upper};
 use crate::{Family, Fragment, Malformed, ParseError, protocol};
 
@@ -44,13 +46,45 @@ pub struct Parsed {
 }
 
 /// The source and destination addresses of a packet. IPv4 addresses are IPv4-mapped
-/// (`::ffff:a.b.c.d`).
+/// (`::ffff:a.b.c.d`). The methods and conversions turn them into [`IpAddr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Addresses {
     /// The source address.
     pub src: [u8; 16],
     /// The destination address.
     pub dst: [u8; 16],
+}
+
+impl Addresses {
+    /// Returns the source address.
+    #[must_use]
+    pub fn source(&self) -> IpAddr {
+        canonical(self.src)
+    }
+
+    /// Returns the destination address.
+    #[must_use]
+    pub fn destination(&self) -> IpAddr {
+        canonical(self.dst)
+    }
+}
+
+/// Returns the source and the destination.
+impl From<Addresses> for (IpAddr, IpAddr) {
+    fn from(addresses: Addresses) -> Self {
+        (addresses.source(), addresses.destination())
+    }
+}
+
+/// Converts a source and a destination.
+impl From<(IpAddr, IpAddr)> for Addresses {
+    fn from((source, destination): (IpAddr, IpAddr)) -> Self {
+        let bytes = |address| match address {
+            IpAddr::V4(address) => mapped(address.octets()),
+            IpAddr::V6(address) => address.octets(),
+        };
+        Self { src: bytes(source), dst: bytes(destination) }
+    }
 }
 
 impl Parsed {
@@ -84,7 +118,7 @@ impl Parsed {
     /// splits everything after the fragment header, including extension headers (RFC 791 §3.2, RFC
     /// 8200 §4.5).
     #[must_use]
-    pub fn share(&self, frame: &[u8]) -> u16 {
+    pub fn fragment_start(&self, frame: &[u8]) -> u16 {
         if !matches!(self.fragment, Fragment::First { .. }) {
             return self.l4;
         }
@@ -94,6 +128,25 @@ impl Parsed {
             Family::V6 => Ipv6::parse(ip).ok().and_then(|ip| ip.behind_fragment_header()),
         };
         behind.map_or(self.l4, |behind| (self.l3 + behind).min(self.l4))
+    }
+
+    /// Returns the number of bytes of the datagram that this fragment carries, starting at
+    /// [`Self::fragment_start`]. `frame` must be the frame that was parsed. The next fragment of
+    /// the datagram starts this many bytes after [`Fragment::offset`].
+    ///
+    /// For an unfragmented packet, the result is [`Self::payload_len`].
+    #[must_use]
+    pub fn fragment_len(&self, frame: &[u8]) -> u16 {
+        self.end.saturating_sub(self.fragment_start(frame))
+    }
+
+    /// Returns the length of the upper layer in bytes: its header and payload, without Ethernet
+    /// padding. Extension headers are not included. [`Self::fragment_len`] includes those that the
+    /// sender has split together with the payload.
+    #[inline]
+    #[must_use]
+    pub const fn payload_len(&self) -> u16 {
+        self.end.saturating_sub(self.l4)
     }
 
     /// Returns the length of the IP packet in bytes, including the header.
@@ -323,6 +376,11 @@ impl Ports {
 #[inline]
 pub(crate) const fn mapped([a, b, c, d]: [u8; 4]) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+}
+
+/// Returns the address in 16 bytes. An IPv4-mapped address becomes an IPv4 address.
+pub(crate) fn canonical(address: [u8; 16]) -> IpAddr {
+    Ipv6Addr::from(address).to_canonical()
 }
 
 #[cfg(test)]

@@ -217,7 +217,7 @@ services = [{ ports = [80], protocol = "tcp", pool = "all" }, { ports = [81], pr
             let (_, pool) = pools.into_iter().find(|(view, _)| cluster.label.ends_with(&*view.pool)).unwrap();
             let table = pool.table.as_ref().unwrap();
             let names: Vec<&[u8]> = table.backends().map(|backend| backend.name).collect();
-            let theirs = table.iter().map(|rank| names[rank as usize]);
+            let theirs = table.iter().map(|rank| names[rank.index_by_name()]);
             let ours = owners(Hashing::Maglev, &cluster.backends, &cluster.version).unwrap();
             assert!(
                 ours.iter()

@@ -81,7 +81,7 @@ fn maglev(mut serving: Vec<Seat<'_>>, version: &Version) -> Result<Vec<u16>, Str
     options.size = version.table_size;
     options.allow_coarse = true; // The load balancer also builds its tables with this option.
     let table = maglev_hash::build(&given, &options).map_err(|error| error.to_string())?;
-    Ok(table.iter().map(|rank| serving[rank as usize].backend).collect())
+    Ok(table.iter().map(|rank| serving[rank.index_by_name()].backend).collect())
 }
 
 fn ketama(serving: &[Seat<'_>], version: &Version) -> Result<Vec<u16>, String> {

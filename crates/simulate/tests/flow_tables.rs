@@ -42,7 +42,7 @@ fn real(places: usize) -> (u64, u64) {
                 _ => Signal::Data,
             };
             if table.lookup(hash, signal, now).is_none() {
-                let target = Target { slot: 1, vip: 1 };
+                let target = Target::new(1, 1).unwrap();
                 let found = table.insert_new(hash, target, signal, now);
                 if age == 0 {
                     untracked += u64::from(found == Inserted::Untracked);

@@ -241,7 +241,7 @@ fn owners(scenario: &Scenario, hashing: Hashing, version: usize) -> Vec<usize> {
             maglev_hash::build(&given, &options)
                 .unwrap()
                 .iter()
-                .map(|rank| serving[rank as usize].0)
+                .map(|rank| serving[rank.index_by_name()].0)
                 .collect()
         }
         Hashing::Ketama => {

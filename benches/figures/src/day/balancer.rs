@@ -4,7 +4,7 @@
 //! It takes the flow hash and the TCP state signal of a packet, and returns an endpoint. It has one
 //! VIP and handles no packet headers.
 
-use conntrack::{Config, FlowTable, Inserted, Signal, Target, Tick};
+use conntrack::{Config, FlowTable, Id, Inserted, Signal, Target, Tick};
 use maglev_hash::{Backend, Table};
 
 use crate::maglev::{names, seed, table};
@@ -34,20 +34,24 @@ impl Balancer {
                 return hit.slot;
             }
             let slot = self.by_table(hash);
-            self.flows.reassign(hash, slot, now);
+            self.flows.reassign(hash, Id::truncated(slot), now);
             return slot;
         }
         let slot = self.by_table(hash);
         // If the connection table has no free entry for the flow, the Maglev table chooses the
         // endpoint for each packet of the flow, as in a packet thread.
-        let (Inserted::Tracked | Inserted::Untracked) =
-            self.flows.insert_new(hash, Target { slot, vip: 0 }, signal, now);
+        let (Inserted::Tracked | Inserted::Untracked) = self.flows.insert_new(
+            hash,
+            Target { slot: Id::truncated(slot), vip: Id::default() },
+            signal,
+            now,
+        );
         slot
     }
 
     /// Returns the endpoint to which the Maglev table maps this hash.
     pub(super) fn by_table(&self, hash: u64) -> u32 {
-        self.table.lookup(hash)
+        u32::try_from(self.table.lookup_uniform(hash).index_by_name()).expect("few endpoints")
     }
 
     pub(super) fn serves(&self, endpoint: u32) -> bool {

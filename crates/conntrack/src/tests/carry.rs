@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::{all, hash, table, tick};
-use crate::{Cursor, Filter, FlowTable, RECORD_BYTES, Signal, Target, Unreadable};
+use super::{all, hash, table, target, tick};
+use crate::{Cursor, Filter, FlowTable, RECORD_BYTES, Signal, Unreadable};
 
 fn packed(table: &FlowTable, step: usize) -> Vec<u8> {
     let (mut records, mut from) = (Vec::new(), Some(Cursor::START));
@@ -30,7 +30,7 @@ proptest! {
         for (flow, signal, slot, pause) in packets {
             now += pause / 8;
             if old.lookup(hash(flow), signal, tick(now)).is_none() {
-                let _ = old.insert(hash(flow), Target { slot, vip: 5 }, signal, tick(now));
+                let _ = old.insert(hash(flow), target(slot, 5), signal, tick(now));
             }
         }
         let mut new = table(128);
@@ -60,7 +60,7 @@ proptest! {
 #[test]
 fn unpack_rejects_records_that_do_not_fit_the_table() {
     let mut old = table(64);
-    let _ = old.insert(hash(1), Target { slot: 3, vip: 1 }, Signal::Syn, tick(9));
+    let _ = old.insert(hash(1), target(3, 1), Signal::Syn, tick(9));
     let records = packed(&old, 1_000);
     assert_eq!(records.len(), RECORD_BYTES);
     let mut new = table(64);

@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 
 use super::oracle::signal;
-use super::{WRAP, assert_adds_up, establish, hash, tick};
-use crate::{Config, FlowTable, Inserted, Signal, Target, Timeouts};
+use super::{WRAP, assert_adds_up, establish, hash, target, tick};
+use crate::{Config, FlowTable, Inserted, Signal, Timeouts};
 
 /// A live entry decoded from memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,7 +99,7 @@ fn checked_insert(
 ) -> Result<Inserted, TestCaseError> {
     let left = left(table);
     let before = live(table, now, left);
-    let result = table.insert(key, Target { slot: ids.0, vip: ids.1 }, signal, tick(now));
+    let result = table.insert(key, target(ids.0, ids.1), signal, tick(now));
     let after = live(table, now, left);
     let lost: Vec<&Seen> =
         before.iter().filter(|b| b.tag != tag(key) && after.iter().all(|a| a.tag != b.tag)).collect();

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::{WRAP, all, assert_adds_up, hash, tick};
-use crate::{Config, Filter, FlowTable, Hit, Inserted, Signal, State, Target, Timeouts};
+use super::{WRAP, all, assert_adds_up, hash, id, target, tick};
+use crate::{Config, Filter, FlowTable, Hit, Inserted, Signal, State, Timeouts};
 
 /// One flow of the model. `last` is in ticks that never wrap.
 #[derive(Clone, Debug, PartialEq)]
@@ -182,13 +182,13 @@ fn apply(op: &Op, table: &mut FlowTable, oracle: &mut Oracle, now: &mut u64) -> 
             }
         }
         Op::Insert(k, slot, vip, s) => {
-            prop_assert_eq!(table.insert(key(k), Target { slot, vip }, s, at), Inserted::Tracked);
+            prop_assert_eq!(table.insert(key(k), target(slot, vip), s, at), Inserted::Tracked);
             oracle.insert(key(k), slot, vip, s, *now);
         }
         Op::Reassign(k, slot) => {
             let known = oracle.flow(key(k)).map(|flow| flow.slot = slot).is_some();
             oracle.refreshes += u64::from(known);
-            prop_assert_eq!(table.reassign(key(k), slot, at), known);
+            prop_assert_eq!(table.reassign(key(k), id(slot), at), known);
         }
         Op::Forget(k) => {
             let known = oracle.flow(key(k)).is_some();

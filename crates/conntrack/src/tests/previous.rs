@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
 
-use super::{all, assert_adds_up, assert_kept, establish, hash, table, tick};
-use crate::{Cursor, Entry, Filter, FlowTable, Hit, Inserted, PreviousTables, Signal, Target, Tick};
+use super::{all, assert_adds_up, assert_kept, establish, hash, table, target, tick};
+use crate::{Cursor, Entry, Filter, FlowTable, Hit, Inserted, PreviousTables, Signal, Tick};
 
 fn signals() -> impl Strategy<Value = Signal> {
     prop_oneof![Just(Signal::Syn), Just(Signal::Data), Just(Signal::FinOrRst), Just(Signal::Datagram)]
@@ -54,7 +54,7 @@ proptest! {
             now += pause / 8;
             let table = &mut tables[thread];
             if table.lookup(hash(flow), signal, tick(now)).is_none() {
-                let _ = table.insert(hash(flow), Target { slot, vip: 5 }, signal, tick(now));
+                let _ = table.insert(hash(flow), target(slot, 5), signal, tick(now));
             }
         }
         let now = tick(now + later);
@@ -83,7 +83,7 @@ proptest! {
     ) {
         let (mut tables, mut known) = (Vec::from([32, 64, 128].map(table)), HashMap::new());
         for (flow, slot, thread) in flows {
-            if !known.contains_key(&flow) && tables[thread].insert(hash(flow), Target { slot, vip: 5 }, Signal::Data, tick(0)) == Inserted::Tracked {
+            if !known.contains_key(&flow) && tables[thread].insert(hash(flow), target(slot, 5), Signal::Data, tick(0)) == Inserted::Tracked {
                 known.insert(flow, slot);
             }
         }
@@ -147,7 +147,7 @@ proptest! {
             now += pause / 8;
             for table in [&mut old, &mut twin] {
                 if table.lookup(hash(flow), signal, tick(now)).is_none() {
-                    let _ = table.insert(hash(flow), Target { slot, vip: 5 }, signal, tick(now));
+                    let _ = table.insert(hash(flow), target(slot, 5), signal, tick(now));
                 }
             }
         }

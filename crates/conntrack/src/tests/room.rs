@@ -72,7 +72,7 @@ proptest! {
                 continue;
             }
             let place = expected(&table, hash, now);
-            let target = Target { slot: 3, vip: 4 };
+            let target = target(3, 4);
             let is_tracked = table.insert_new(hash, target, signal, tick(now)) == Inserted::Tracked;
             prop_assert!(is_tracked || place.is_none());
             let Some(place) = place else { continue };
@@ -102,7 +102,7 @@ proptest! {
                     prop_assert_eq!(probed.lookup_again(bucket_probe, hash, signal, now), expected);
                 }
                 if expected.is_none() {
-                    let target = Target { slot: u32::try_from(flow).unwrap(), vip: 4 };
+                    let target = target(u32::try_from(flow).unwrap(), 4);
                     prop_assert_eq!(probed.insert_new(hash, target, signal, now), plain.insert_new(hash, target, signal, now));
                 }
                 prop_assert_eq!(probed.counters(), plain.counters());

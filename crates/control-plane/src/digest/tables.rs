@@ -166,7 +166,7 @@ fn of_table(table: &Table) -> Sum {
     sum.update(next.to_be_bytes());
     let mut bytes = Vec::with_capacity(CHUNK);
     for rank in table.iter() {
-        let place = places.get(rank as usize).copied().unwrap_or(u32::MAX);
+        let place = places.get(rank.index_by_name()).copied().unwrap_or(u32::MAX);
         bytes.extend(place.to_be_bytes());
         if bytes.len() >= CHUNK {
             sum.update(&bytes);

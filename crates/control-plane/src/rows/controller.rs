@@ -164,7 +164,7 @@ impl Controller {
         let mut shares: HashMap<SlotId, BTreeMap<String, f64>> = HashMap::new();
         for (_, pool) in self.index().pools() {
             let Some(table) = &pool.table else { continue };
-            for (slot, share) in pool.slots.iter().zip(table.shares()) {
+            for (slot, (_, share)) in pool.slots.iter().zip(table.shares()) {
                 let share = f64::from(share) / f64::from(table.size());
                 shares.entry(*slot).or_default().insert(pool.name.to_string(), share);
             }

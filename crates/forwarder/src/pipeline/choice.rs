@@ -5,7 +5,7 @@
 //!
 //! See the Maglev paper, §3.1 and §3.3.
 
-use conntrack::{Hit, Inserted, Target};
+use conntrack::{Hit, Id, Inserted, Target};
 use packet::protocol;
 
 use super::state::{Batch, Choice, FlowPacket};
@@ -62,7 +62,7 @@ impl Core {
         self.choose_anew(batch, packet, flow, choice)?;
         // If the connection table is full, the flow is not tracked, and Maglev chooses a backend
         // for each packet. The table counts such flows.
-        let target = Target { slot: choice.slot.0, vip: packet.service.id.0 };
+        let target = flow_target(choice.slot, packet.service.id);
         let (Inserted::Tracked | Inserted::Untracked) =
             self.flows.table.insert_new(packet.key, target, packet.signal(), batch.tick);
         Ok(())
@@ -86,7 +86,7 @@ impl Core {
                 self.flows.table.forget(packet.key, batch.tick);
             }
         })?;
-        self.flows.table.reassign(packet.key, choice.slot.0, batch.tick);
+        self.flows.table.reassign(packet.key, Id::truncated(choice.slot.0), batch.tick);
         Ok(())
     }
 
@@ -159,6 +159,13 @@ impl Core {
             count(pair);
         }
     }
+}
+
+/// Returns the content of a new connection table entry. [`Snapshot::new`] has checked that both IDs
+/// fit.
+#[inline(always)]
+pub(super) const fn flow_target(slot: SlotId, service: ServiceId) -> Target {
+    Target { slot: Id::truncated(slot.0), vip: Id::truncated(service.0) }
 }
 
 /// Returns `true` if the packet may be sent to the backend in its connection table entry.

@@ -120,7 +120,7 @@ impl Core {
         }
         // If IPv6 extension headers follow, the transport protocol is known only from the first
         // fragment, so the later fragments could not be assigned to a service.
-        let is_bare = parsed.share(packet.frame()) == parsed.l4;
+        let is_bare = parsed.fragment_start(packet.frame()) == parsed.l4;
         if let Some(index) = is_bare.then(|| portless(snapshot, flow)).flatten() {
             return self.enter_portless(batch, flow, index, state).err().map(Verdict::Drop);
         }
@@ -232,7 +232,7 @@ impl Core {
     ) -> Option<Verdict> {
         let name = name(batch.snapshot, packet, &state.parsed);
         let source = batch.snapshot.hasher.source(&name.key.source);
-        let fragment = fragment_table::Fragment {
+        let fragment = fragment_table::Arrival {
             key: &name.key,
             hash: name.hash,
             extent: extent(packet, &state.parsed),
@@ -256,12 +256,12 @@ impl Core {
         parsed: &Parsed,
         decided: Decided,
     ) -> Result<Decided, DropReason> {
-        let share = usize::from(parsed.share(packet.frame()));
+        let share = usize::from(parsed.fragment_start(packet.frame()));
         let bytes = packet.frame().get(share..usize::from(parsed.end)).unwrap_or_default();
         let digest = batch.snapshot.hasher.digest(bytes);
         let name = name(batch.snapshot, packet, parsed);
         let fragment =
-            fragment_table::Fragment { key: &name.key, hash: name.hash, extent: extent(packet, parsed) };
+            fragment_table::Arrival { key: &name.key, hash: name.hash, extent: extent(packet, parsed) };
         match self.fragments.table.first(&fragment, digest, decided, millis(batch.now)) {
             First::Recorded => Ok(decided),
             First::Duplicate(before) => Ok(before),
@@ -363,16 +363,13 @@ pub(super) const fn without_ports(policy: HashPolicy) -> HashPolicy {
 
 /// Returns the byte range of the datagram that a fragment contains.
 fn extent(packet: &Packet<'_>, parsed: &Parsed) -> Extent {
-    let (offset, more) = match parsed.fragment {
-        Fragment::Later { offset, more, .. } => (offset, more),
-        Fragment::First { .. } | Fragment::None => (0, true),
-    };
-    Extent { offset, bytes: parsed.end.saturating_sub(parsed.share(packet.frame())), more }
+    let Parsed { fragment, .. } = parsed;
+    Extent { offset: fragment.offset(), bytes: parsed.fragment_len(packet.frame()), more: fragment.more() }
 }
 
 /// Returns a drop reason if no legitimate host sends such a fragment.
 fn suspicious(parsed: &Parsed) -> Option<DropReason> {
-    let carried = parsed.end.saturating_sub(parsed.l4);
+    let carried = parsed.payload_len();
     match (parsed.fragment, parsed.protocol) {
         //= RFC 1858 §4.2.2
         //# IF FO=1 and PROTOCOL=TCP THEN DROP PACKET.
@@ -387,10 +384,7 @@ fn suspicious(parsed: &Parsed) -> Option<DropReason> {
 
 fn name(snapshot: &Snapshot, packet: &Packet<'_>, parsed: &Parsed) -> Name {
     let addresses = parsed.addresses(packet.frame());
-    let id = match parsed.fragment {
-        Fragment::First { id } | Fragment::Later { id, .. } => id,
-        Fragment::None => 0,
-    };
+    let id = parsed.fragment.id().unwrap_or(0);
     let protocol = datagram_protocol(packet.frame(), parsed);
     let key = Key { source: addresses.src, destination: addresses.dst, protocol, id };
     Name { key, hash: snapshot.hasher.datagram(&key) }

@@ -83,8 +83,8 @@ pub(crate) fn by_hand(key: &str) -> u8 {
     let own = siphasher::sip128::SipHasher24::new_with_key(&[5; 16]).hash(b"kv").as_bytes();
     let table = pool(&gre_slots(5), &[1; 5]);
     let hash = SipHasher13::new_with_key(&own).hash(key.as_bytes());
-    let rank = table.table.as_ref().unwrap().lookup(hash);
-    u8::try_from(table.slots[rank as usize].0 + 1).unwrap()
+    let rank = table.table.as_ref().unwrap().lookup_uniform(hash).index_by_name();
+    u8::try_from(table.slots[rank].0 + 1).unwrap()
 }
 
 /// Returns all drop reasons that occurred, with the number of drops.

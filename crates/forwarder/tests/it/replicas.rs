@@ -53,8 +53,8 @@ fn order(key: &str) -> Vec<u8> {
     let mut hash = SipHasher13::new_with_key(&own).hash(key.as_bytes());
     let mut found = Vec::new();
     for _ in 0..17 {
-        let rank = table.table.as_ref().unwrap().lookup(hash);
-        let backend = u8::try_from(table.slots[rank as usize].0 + 1).unwrap();
+        let rank = table.table.as_ref().unwrap().lookup_uniform(hash).index_by_name();
+        let backend = u8::try_from(table.slots[rank].0 + 1).unwrap();
         if !found.contains(&backend) {
             found.push(backend);
         }

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::{FIRST, MIDDLE, Table, assert_adds_up, first, hash, hold, key, later, released};
-use crate::{Chains, Config, Fate, First, Fragment, Key, Later, Millis, Refusal};
+use crate::{Arrival, Chains, Config, Fate, First, Key, Later, Millis, Refusal};
 
 fn table() -> Table {
     let lifetime = Duration::from_secs(2);
@@ -25,7 +25,7 @@ fn flood_of_later_fragments_evicts_no_known_datagram() {
     }
     for number in 0..100_000 {
         let (key, hash, source) = forged(number);
-        let _ = table.later(&Fragment { key: &key, hash, extent: MIDDLE }, source, Millis(1));
+        let _ = table.later(&Arrival { key: &key, hash, extent: MIDDLE }, source, Millis(1));
     }
     assert_eq!((table.held(), table.waiting(), table.counters().refused_buffer), (256, 256, 99_744));
     for id in 0..500 {
@@ -46,7 +46,7 @@ fn a_flood_of_first_fragments_drops_no_frame_that_waits() {
     for number in 0..100_000 {
         let (key, hash, _) = forged(number);
         assert_eq!(
-            table.first(&Fragment { key: &key, hash, extent: FIRST }, 5, 9, Millis(1)),
+            table.first(&Arrival { key: &key, hash, extent: FIRST }, 5, 9, Millis(1)),
             First::Recorded
         );
     }
@@ -69,7 +69,7 @@ fn flood_of_first_fragments_evicts_in_order_of_recording() {
     for number in 0..511 {
         let (key, hash, _) = forged(number);
         assert_eq!(
-            table.first(&Fragment { key: &key, hash, extent: FIRST }, 5, 9, Millis(1)),
+            table.first(&Arrival { key: &key, hash, extent: FIRST }, 5, 9, Millis(1)),
             First::Recorded
         );
     }
@@ -97,9 +97,9 @@ fn after_a_flood_and_its_expiry_every_place_is_there_again() {
         let now = Millis(round * 2_000);
         for number in 0..1_000 {
             let (key, hash, source) = forged(round << 32 | number);
-            let _ = table.later(&Fragment { key: &key, hash, extent: MIDDLE }, source, now);
+            let _ = table.later(&Arrival { key: &key, hash, extent: MIDDLE }, source, now);
             let _ = table.first(
-                &Fragment { key: &forged(round << 32 | (number + 500)).0, hash: hash ^ 1, extent: FIRST },
+                &Arrival { key: &forged(round << 32 | (number + 500)).0, hash: hash ^ 1, extent: FIRST },
                 number,
                 9,
                 now,

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use proptest::prelude::*;
 
 use super::{FIRST, hash, key};
-use crate::{Config, Extent, Fate, First, Fragment, FragmentTable, Later, Millis, Refusal};
+use crate::{Arrival, Config, Extent, Fate, First, FragmentTable, Later, Millis, Refusal};
 
 /// A datagram in the model. `first` contains the digest, the decision and the number of datagrams
 /// that were recorded earlier.
@@ -238,12 +238,8 @@ impl Pair {
             Op::First(number, digest) => {
                 let (key, hash) = self.name(number);
                 self.decision += 1;
-                let found = self.table.first(
-                    &Fragment { key: &key, hash, extent: FIRST },
-                    digest,
-                    self.decision,
-                    now,
-                );
+                let found =
+                    self.table.first(&Arrival { key: &key, hash, extent: FIRST }, digest, self.decision, now);
                 prop_assert_eq!(found, self.oracle.first(number, digest, FIRST, self.decision, now.0));
             }
             Op::Later(number, extent) => self.later(number, extent, now)?,
@@ -267,7 +263,7 @@ impl Pair {
         let (key, named) = self.name(number);
         let source = number % 3;
         let found = self.table.later(
-            &Fragment { key: &key, hash: named, extent },
+            &Arrival { key: &key, hash: named, extent },
             hash(1_000 + u64::from(source)),
             now,
         );
@@ -338,7 +334,7 @@ impl Pair {
         for number in 0..self.oracle.config.buffered as u64 {
             let id = u32::try_from(1_000 + number).unwrap();
             let found = self.table.later(
-                &Fragment { key: &key(7, id), hash: hash(number), extent: FIRST },
+                &Arrival { key: &key(7, id), hash: hash(number), extent: FIRST },
                 hash(2_000 + number),
                 Millis(self.clock),
             );
@@ -347,7 +343,7 @@ impl Pair {
         for number in 0..self.oracle.config.datagrams {
             let id = u32::try_from(2_000 + number).unwrap();
             let found = self.table.first(
-                &Fragment { key: &key(8, id), hash: hash(u64::from(id)), extent: FIRST },
+                &Arrival { key: &key(8, id), hash: hash(u64::from(id)), extent: FIRST },
                 1,
                 1,
                 Millis(self.clock),

@@ -125,6 +125,17 @@ fn slow(points: &[(u32, u16)], hash: u32, usable: &HashSet<u16>) -> Option<u16> 
     usable.min_by_key(|(point, owner)| (point.wrapping_sub(hash), *owner)).map(|&(_, owner)| owner)
 }
 
+#[test]
+fn lookup_spreads_64_bit_hashes_too() {
+    let (ring, sip) = (ring(&names(4, |_| 11_211), |_| 1, &[]), crate::KeyHash::sip(1, 2));
+    let mut keys = [0_u32; 4];
+    for hash in (0_u32..4_000).map(|n| sip.hash(&n.to_le_bytes())) {
+        assert_eq!(ring.lookup(hash), ring.lookup(hash & 0xffff_ffff));
+        keys[usize::from(ring.lookup(hash))] += 1;
+    }
+    assert!(keys.iter().all(|count| (600..1_500).contains(count)), "{keys:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]

@@ -216,10 +216,11 @@ fn parse_does_not_read_headers_in_a_later_fragment() {
 }
 
 #[test]
-fn share_starts_before_fragmented_extension_headers() {
+fn fragment_starts_before_fragmented_extension_headers() {
     let share = |frame: &[u8]| {
         let parsed = parse(frame).unwrap();
-        (parsed.share(frame), parsed.l4)
+        assert_eq!(parsed.fragment_len(frame), parsed.end - parsed.fragment_start(frame));
+        (parsed.fragment_start(frame), parsed.l4)
     };
     let ah = [17, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1];
     let options = [17, 0, 1, 4, 0, 0, 0, 0];
@@ -236,7 +237,58 @@ fn share_starts_before_fragmented_extension_headers() {
     assert_eq!(share(&with(tcp_v4(), &[(20, 0x20)])), (34, 34));
     let parsed = parse(&four).unwrap();
     for len in 0..four.len() {
-        assert!(parsed.share(&four[..len]) <= parsed.l4);
+        assert!(parsed.fragment_start(&four[..len]) <= parsed.l4);
+    }
+}
+
+/// Fragments packets. The offset and the length of each fragment lead to the next one.
+#[test]
+fn fragments_of_a_datagram_follow_each_other_without_gaps() {
+    let datagram = |frame: Vec<u8>, payload: usize| {
+        let mut frame = frame;
+        frame.resize(frame.len() + payload, 7);
+        let len = u16::try_from(frame.len() - 14).unwrap();
+        let (at, len) = if frame[14] >> 4 == 4 { (16, len) } else { (18, len - 40) };
+        frame[at..at + 2].copy_from_slice(&len.to_be_bytes());
+        frame
+    };
+    for (frame, behind) in [(datagram(tcp_v4(), 2_000), 20), (datagram(udp_v6(17, &[]), 2_000), 40)] {
+        let whole = parse(&frame).unwrap();
+        assert_eq!((whole.fragment.id(), whole.fragment.offset(), whole.fragment.more()), (None, 0, false));
+        assert_eq!(
+            (whole.fragment_len(&frame), whole.payload_len()),
+            (whole.end - whole.l4, whole.end - whole.l4)
+        );
+        let mut ip = frame[14..].to_vec();
+        let pieces = if whole.family == Family::V4 {
+            crate::allow_cutting(&mut ip, 7);
+            crate::pieces_v4(&ip, 600).unwrap()
+        } else {
+            crate::pieces_v6(&ip, 600, 7).unwrap()
+        };
+        let mut next = 0;
+        for piece in pieces {
+            let mut bytes = vec![0; piece.len()];
+            piece.write(&mut bytes).unwrap();
+            let parsed = crate::parse_ip(&bytes).unwrap();
+            let fragment = parsed.fragment;
+            assert_eq!((fragment.id(), fragment.offset()), (Some(7), next));
+            next += parsed.fragment_len(&bytes);
+            assert_eq!(fragment.more(), usize::from(next) < ip.len() - behind);
+        }
+        assert_eq!(usize::from(next), ip.len() - behind);
+    }
+}
+
+#[test]
+fn addresses_convert_to_ip_addresses_and_back() {
+    for (frame, source, destination) in
+        [(tcp_v4(), "192.0.2.9", "198.51.100.1"), (udp_v6(17, &[]), "2001:db8::1", "2001:db8::2")]
+    {
+        let addresses = parse(&frame).unwrap().addresses(&frame);
+        let pair: (IpAddr, IpAddr) = (source.parse().unwrap(), destination.parse().unwrap());
+        assert_eq!(<(IpAddr, IpAddr)>::from(addresses), pair);
+        assert_eq!(Addresses::from(pair), addresses);
     }
 }
 

@@ -2,11 +2,12 @@
 //! new flows. The module `choice` handles rare cases, for example flows that cannot stay on their
 //! backend, services with limits, and flows whose first Maglev choice is not serving.
 
-use conntrack::{Hit, Inserted, Signal, Target};
+use conntrack::{Hit, Inserted, Signal};
 use packet::FastHeaders;
 
 use super::{Disposition, FastPacket};
 use crate::pipeline::Core;
+use crate::pipeline::choice::flow_target;
 use crate::pipeline::state::{Batch, Choice};
 use crate::{Flow, Guard, Packet, SlotId, SlotState, Snapshot, Step};
 
@@ -72,7 +73,7 @@ impl Core {
         };
         // If the connection table is full, the flow is not tracked, and Maglev chooses a backend
         // for each packet. The table counts such flows.
-        let target = Target { slot: slot.0, vip: place.counted.0 };
+        let target = flow_target(slot, place.counted);
         let (Inserted::Tracked | Inserted::Untracked) =
             self.flows.table.insert_new(place.key, target, place.signal, batch.tick);
         true
