@@ -7,6 +7,7 @@ mod batch;
 mod cases;
 mod copies;
 mod groups;
+mod previous;
 mod rows;
 mod traffic;
 

@@ -13,7 +13,7 @@ use packet::Encapsulation;
 
 use crate::cases::{Headers, With, tunnelled};
 use crate::traffic::{ACK, Flaw, Flood, Next, SYN, Traffic};
-use crate::{Batch, DEFAULT_FLOWS, copies, pipeline_of};
+use crate::{Batch, DEFAULT_FLOWS, copies, pipeline_of, previous};
 
 /// A benchmark row: its name, its traffic, and its differences from the default setup.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +27,8 @@ pub struct Row {
     with: With,
     /// `true` if other flows occupy all entries that the established flows leave free.
     is_full: bool,
+    /// The number of connection tables from the previous process.
+    previous: usize,
 }
 
 /// The frame format: address family, VLAN tags and tunnel header.
@@ -42,7 +44,7 @@ enum Shape {
 impl Row {
     const fn of(name: &'static str, traffic: Traffic) -> Self {
         let (shape, table, with) = (Shape::V4, DEFAULT_FLOWS, With::Nothing);
-        Self { name, traffic, shape, table, with, is_full: false }
+        Self { name, traffic, shape, table, with, is_full: false, previous: 0 }
     }
 
     const fn v6(name: &'static str, traffic: Traffic) -> Self {
@@ -74,13 +76,15 @@ impl Row {
     }
 
     /// All rows. A row with 16 M flows needs 400 MB of memory and half a minute of preparation.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 44] = [
         Self::of("one flow", Traffic::Flows(1)),
         Self::of("1000 flows", Traffic::Flows(1_000)),
         Self::of("1 M flows", Traffic::Flows(1_000_000)).table(1_500_000),
         Self::of("1 M flows, full table", Traffic::Flows(1_000_000)),
         Self::of("16 M flows", Traffic::Flows(16_000_000)).table(24_000_000),
         Self::of("syn flood", Traffic::SynFlood),
+        Self { previous: 1, ..Self::of("unknown flows, 1 previous table", Traffic::SynFlood) },
+        Self { previous: 128, ..Self::of("unknown flows, 128 previous tables", Traffic::SynFlood) },
         Self::v6("IPv6, one flow", Traffic::Flows(1)),
         Self::v6("IPv6, 1000 flows", Traffic::Flows(1_000)),
         Self::v6("IPv6, 1 M flows", Traffic::Flows(1_000_000)).table(1_500_000),
@@ -140,6 +144,9 @@ impl Row {
         let (mut pipeline, counters) = pipeline_of(&live, None, self.table);
         if let (With::Copied(bytes), Traffic::Hits(keys)) = (self.with, self.traffic) {
             pipeline = pipeline.with_cache(copies::cache(&live.current(), keys, bytes, START));
+        }
+        if self.previous > 0 {
+            pipeline.use_previous_tables(previous::tables(self.previous), Now::from_nanos(u64::MAX));
         }
         let flows = self.traffic.flows();
         batch.head_room = self.with.head_room();

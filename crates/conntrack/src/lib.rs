@@ -24,6 +24,7 @@
 mod carry;
 mod config;
 mod counters;
+mod directory;
 mod entry;
 mod id;
 mod layout;

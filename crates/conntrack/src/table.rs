@@ -328,11 +328,8 @@ impl FlowTable {
     /// Returns the live flow with this hash. The table and its counters are not changed.
     #[must_use]
     pub fn peek(&self, hash: u64, now: Tick) -> Option<Entry> {
-        self.live_at(hash, now)?.1.read(now)
-    }
-
-    pub(crate) fn live_at(&self, hash: u64, now: Tick) -> Option<(Place, Packed)> {
-        self.find(self.candidates(hash)).filter(|(_, entry)| !self.has_expired(*entry, now))
+        let (_, entry) = self.find(self.candidates(hash))?;
+        if self.has_expired(entry, now) { None } else { entry.read(now) }
     }
 
     pub(crate) fn has_expired(&self, entry: Packed, now: Tick) -> bool {
@@ -428,7 +425,7 @@ impl FlowTable {
 
     /// Searches the first bucket and then the second. Most flows are in their first bucket.
     #[inline]
-    fn find(&self, at: Candidates) -> Option<(Place, Packed)> {
+    pub(crate) fn find(&self, at: Candidates) -> Option<(Place, Packed)> {
         for bucket in at.buckets {
             let line = self.line(bucket);
             let way = line.way_of(at.tag);

@@ -58,6 +58,12 @@ impl Tick {
 }
 
 impl Tick {
+    /// Returns `true` if this tick is later than `other`, if they are less than half a wrap apart.
+    pub(crate) const fn is_later_than(self, other: Self) -> bool {
+        let ahead = self.0.wrapping_sub(other.0) & MASK;
+        ahead != 0 && ahead <= MASK / 2
+    }
+
     /// Returns the number of ticks from `earlier` to this tick, plus [`Tick::GRACE`]. The result is
     /// below `GRACE` if `earlier` is later than this tick.
     #[inline(always)]
@@ -95,6 +101,11 @@ mod tests {
 
     #[test]
     fn an_age_is_right_across_the_wrap() {
+        for (this, other) in [(5, 3), (1, MASK), (MASK / 2, 0)] {
+            assert!(Tick::new(this).is_later_than(Tick::new(other)), "{this} {other}");
+            assert!(!Tick::new(other).is_later_than(Tick::new(this)), "{this} {other}");
+        }
+        assert!(!Tick::new(5).is_later_than(Tick::new(5)));
         for (now, earlier, age) in [(5, 5, 0), (5, 3, 2), (0, MASK, 1), (3, MASK - 1, 5)] {
             assert_eq!(Tick::new(now).since(Tick::new(earlier)), age, "{now} {earlier}");
         }

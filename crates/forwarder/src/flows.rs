@@ -54,6 +54,9 @@ impl Flows {
 
     /// Returns `hit` if it is `Some`. Otherwise, this function looks the flow up in the previous
     /// process's tables, and copies a matching entry to this thread's table before returning it.
+    ///
+    /// A SYN is not looked up while this thread's table is crowded. The SYN usually begins a new
+    /// flow, and the table has no free entry for a copy.
     #[inline(always)]
     pub(crate) fn or_previous(
         &mut self,
@@ -63,7 +66,9 @@ impl Flows {
         now: Tick,
     ) -> Option<Hit> {
         match &self.previous {
-            Some(previous) if hit.is_none() => self.table.adopt(&previous.flows, key, signal, now),
+            Some(previous) if hit.is_none() && !(signal == Signal::Syn && self.table.is_crowded()) => {
+                self.table.adopt(&previous.flows, key, signal, now)
+            }
             _ => hit,
         }
     }

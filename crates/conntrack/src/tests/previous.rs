@@ -12,17 +12,22 @@ fn signals() -> impl Strategy<Value = Signal> {
     prop_oneof![Just(Signal::Syn), Just(Signal::Data), Just(Signal::FinOrRst), Just(Signal::Datagram)]
 }
 
-/// Returns the live entries of all tables by tag. If several tables have a flow, the most recently
-/// used entry wins.
-fn listed(tables: &[FlowTable], now: Tick) -> HashMap<u64, Entry> {
-    let mut known: HashMap<u64, Entry> = HashMap::new();
-    for entry in tables.iter().flat_map(|table| all(table, Filter::All, now, 7)) {
-        let older = known.get(&entry.tag).is_some_and(|other| other.idle <= entry.idle);
-        if !older {
-            known.insert(entry.tag, entry);
+/// Returns the known flows of all tables by tag. If several tables have a flow, the most recently
+/// used entry wins. With `with_expired`, a flow is unknown if that entry has expired.
+fn listed(tables: &[FlowTable], now: Tick, with_expired: bool) -> HashMap<u64, Entry> {
+    let mut known: HashMap<u64, (Entry, bool)> = HashMap::new();
+    for table in tables {
+        let live = all(table, Filter::All, now, 7).into_iter().map(|entry| (entry, true));
+        let expired = all(table, Filter::Expired(now), now, 7).into_iter().map(|entry| (entry, false));
+        for (entry, is_live) in live.chain(expired.filter(|_| with_expired)) {
+            let older = known.get(&entry.tag).is_some_and(|(other, _)| other.idle <= entry.idle);
+            if !older {
+                known.insert(entry.tag, (entry, is_live));
+            }
         }
     }
-    known
+    let live = known.into_iter().filter(|(_, (_, is_live))| *is_live);
+    live.map(|(tag, (entry, _))| (tag, entry)).collect()
 }
 
 /// Exports previous tables in steps of `buckets` buckets, and imports them as another process
@@ -41,32 +46,40 @@ fn handed_on(previous: &PreviousTables, buckets: usize, now: Tick) -> PreviousTa
 }
 
 proptest! {
-    /// After packets to up to three threads and a pause, lookups return exactly the flows in the
-    /// map. The same must hold after an export to the next process.
+    /// After packets to several threads and a pause, lookups return exactly the flows in the map,
+    /// and with an index they search at most one table. The same must hold after an export to the
+    /// next process.
     #[test]
     fn each_live_flow_of_each_thread_is_found_and_no_other(
-        packets in prop::collection::vec((0u64..60, signals(), 0u32..3, 0usize..3, 0u32..40), 0..300),
+        packets in prop::collection::vec((0u64..60, signals(), 0u32..3, 0usize..12, 0u32..40), 0..300),
+        threads in 1usize..12,
         later in 0u32..2_000,
         buckets in 1usize..40,
     ) {
-        let (mut tables, mut now) = (Vec::from([32, 64, 128].map(table)), 0);
+        let mut tables: Vec<FlowTable> = (0..threads).map(|thread| table([32, 64, 128][thread % 3])).collect();
+        let mut now = 0;
         for (flow, signal, slot, thread, pause) in packets {
             now += pause / 8;
-            let table = &mut tables[thread];
+            let table = &mut tables[thread % threads];
             if table.lookup(hash(flow), signal, tick(now)).is_none() {
                 let _ = table.insert(hash(flow), target(slot, 5), signal, tick(now));
             }
         }
         let now = tick(now + later);
-        let known = listed(&tables, now);
+        let (known, known_next) = (listed(&tables, now, true), listed(&tables, now, false));
         let live: usize = tables.iter().map(|table| all(table, Filter::All, now, 7).len()).sum();
         let previous = PreviousTables::new(tables);
         let next = handed_on(&previous, buckets, now);
         prop_assert_eq!(next.len(), live);
-        for flow in (0..80).map(hash) {
-            let expected = known.get(&(flow & ((1 << 48) - 1))).copied();
-            prop_assert_eq!(previous.peek(flow, now), expected);
-            prop_assert_eq!(next.peek(flow, now), expected);
+        let tag = |flow: u64| flow & ((1 << 48) - 1);
+        for most in [threads, 1] {
+            for flow in (0..80).map(hash) {
+                prop_assert!(previous.candidates(flow).len() <= most);
+                prop_assert_eq!(previous.peek(flow, now), known.get(&tag(flow)).copied());
+                prop_assert_eq!(next.peek(flow, now), known_next.get(&tag(flow)).copied());
+            }
+            previous.build_index();
+            next.build_index();
         }
     }
 
@@ -173,6 +186,24 @@ proptest! {
         }
         assert_adds_up(&new);
     }
+}
+
+#[test]
+fn lookups_search_at_most_one_of_128_tables() {
+    let mut tables: Vec<FlowTable> = (0..128).map(|_| table(64)).collect();
+    let flows = 0..128 * 16_u32;
+    for flow in flows.clone() {
+        assert!(establish(&mut tables[flow as usize % 128], hash(flow.into()), 1), "{flow}");
+    }
+    let (previous, mut new) = (PreviousTables::new(tables), table(16_384));
+    assert_eq!(previous.candidates(hash(0)).len(), 128, "without an index");
+    previous.build_index();
+    for flow in flows {
+        assert_eq!(previous.candidates(hash(flow.into())).len(), 1, "{flow}");
+        assert!(new.adopt(&previous, hash(flow.into()), Signal::Data, tick(2)).is_some(), "{flow}");
+    }
+    let unknown = (1_000_000..1_010_000).map(hash);
+    assert_eq!(unknown.map(|flow| previous.candidates(flow).len()).max(), Some(0));
 }
 
 #[test]

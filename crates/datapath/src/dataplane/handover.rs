@@ -442,8 +442,8 @@ impl DataPlane {
     }
 }
 
-/// The maximum number of tables from earlier processes. Each lookup of an unknown flow reads two
-/// cache lines in each of these tables.
+/// The maximum number of tables from earlier processes. Each table uses memory until its last flow
+/// has expired. Until the index is built, lookups of unknown flows search all of them.
 const MAX_PREVIOUS_TABLES: usize = 128;
 
 fn monotonic_nanos() -> u64 {

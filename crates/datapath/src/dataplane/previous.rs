@@ -3,7 +3,8 @@
 //! flow can then arrive on any thread.
 //!
 //! The tables are collected during the handover. Afterwards every packet thread looks up unknown
-//! flows in all of them ([`PreviousTables`]). In the next handover, the flows of these tables are
+//! flows in them ([`PreviousTables`]). As soon as a thread has built an index of all flows, the
+//! index selects the one table to search. In the next handover, the flows of these tables are
 //! transferred one by one, like all other flows.
 //!
 //! Invariant: this module keeps the tables until no thread uses them, and then frees them.
@@ -114,7 +115,14 @@ impl DataPlane {
         }
         let longest = u64::try_from(self.settings.timeouts.longest().as_nanos()).unwrap_or(u64::MAX);
         let until = Now::from_nanos(self.now().nanos().saturating_add(longest).saturating_add(A_TICK));
-        self.handover.previous = Some(Shared { flows: Arc::new(PreviousTables::new(tables)), until });
+        let flows = Arc::new(PreviousTables::new(tables));
+        // The threads start without the index, so that no queue has to wait for it.
+        let indexed = Arc::clone(&flows);
+        let build = move || indexed.build_index();
+        if std::thread::Builder::new().name("flow index".into()).spawn(build).is_err() {
+            flows.build_index();
+        }
+        self.handover.previous = Some(Shared { flows, until });
         self.use_previous_tables();
     }
 

@@ -126,6 +126,27 @@ fn flows_of_the_previous_process_are_listed_and_purged_once() {
     assert!((100..200).contains(&moved), "{moved} of 300 flows follow the hash");
 }
 
+/// While established flows fill the table, a SYN is not looked up in the previous process's tables.
+/// Other packets are.
+#[test]
+fn crowded_table_skips_previous_tables_for_syns_only() {
+    let packet = |port, flags| tcp("198.51.100.7", port, VIP4, 80, flags);
+    let mut old = Bed::new(parts(gre_slots(2), &[1, 0]));
+    (0..40).for_each(|port| assert_eq!(old.backend_of(&packet(port, "A")), Some(1)));
+    let tables = vec![old.pipeline.into_flows().unwrap()];
+    let mut bed = Bed::with_flows(parts(gre_slots(2), &[0, 1]), 64);
+    bed.pipeline.use_previous_tables(Arc::new(PreviousTables::new(tables)), Now::from_nanos(u64::MAX));
+    assert_eq!(bed.backend_of(&packet(0, "S")), Some(1), "the table has free entries");
+    for flags in ["S", "A", "A", "A", "A"] {
+        for port in 1_000..1_064 {
+            assert_eq!(bed.backend_of(&packet(port, flags)), Some(2));
+        }
+        bed.advance(1);
+    }
+    assert!(bed.pipeline.flows().is_crowded());
+    assert_eq!((bed.backend_of(&packet(1, "A")), bed.backend_of(&packet(2, "S"))), (Some(1), Some(2)));
+}
+
 #[test]
 fn where_says_what_the_next_packet_does_and_changes_nothing() {
     let mut bed = Bed::new(parts(gre_slots(3), &[1, 1, 1]));
