@@ -135,7 +135,7 @@ impl Health {
         dialers: impl Fn(&Watched, Option<&CheckHop>) -> Dialer + Send + 'static,
         hops: CheckHops,
     ) -> io::Result<(Self, Events)> {
-        Self::start_with(Box::new(dialers), hops, most_attempts())
+        Self::start_with(Box::new(dialers), hops, most_descriptors())
     }
 
     fn start_with(dialing: Dialing, hops: CheckHops, most: usize) -> io::Result<(Self, Events)> {
@@ -197,9 +197,9 @@ impl Drop for Health {
     }
 }
 
-/// Returns the maximum number of running attempts. The maximum is half of the file descriptor
-/// limit, because each attempt needs one file descriptor.
-fn most_attempts() -> usize {
+/// Returns the maximum number of file descriptors that running attempts may use, which is half of
+/// the file descriptor limit. An attempt uses one, or one for each next hop.
+fn most_descriptors() -> usize {
     let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
     usize::try_from(soft / 2).unwrap_or(usize::MAX).clamp(16, 16_384)
 }

@@ -19,6 +19,8 @@ pub(super) type Attempt = Pin<Box<dyn Future<Output = Result<Pass, Failure>> + S
 pub(super) struct Flights {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// The number of file descriptors that the running attempts may use.
+    descriptors: usize,
     ready: Arc<Ready>,
     /// An empty list that replaces the list in `ready` when the loop takes that list. Reusing this
     /// list avoids an allocation.
@@ -28,6 +30,8 @@ pub(super) struct Flights {
 struct Slot {
     /// The ID of the target that owns the attempt.
     owner: u32,
+    /// The number of file descriptors that the attempt may use.
+    descriptors: usize,
     attempt: Option<Attempt>,
     signal: Arc<Signal>,
     waker: Waker,
@@ -86,19 +90,26 @@ impl Wake for Signal {
 
 impl Flights {
     pub(super) fn new(ready: Arc<Ready>) -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), ready, taken: Vec::new() }
+        Self { slots: Vec::new(), free: Vec::new(), descriptors: 0, ready, taken: Vec::new() }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+    /// Returns the number of file descriptors that the running attempts may use.
+    pub(super) fn descriptors(&self) -> usize {
+        self.descriptors
     }
 
-    /// Starts an attempt and polls it once. Returns its slot, or its result if it has already
-    /// ended.
-    pub(super) fn start(&mut self, owner: u32, attempt: Attempt) -> Result<u32, Result<Pass, Failure>> {
+    /// Starts an attempt that uses up to `descriptors` file descriptors, and polls it once. Returns
+    /// its slot, or its result if it has already ended.
+    pub(super) fn start(
+        &mut self,
+        owner: u32,
+        descriptors: usize,
+        attempt: Attempt,
+    ) -> Result<u32, Result<Pass, Failure>> {
         let slot = self.free.pop().unwrap_or_else(|| self.grow());
+        self.descriptors += descriptors;
         let entry = &mut self.slots[slot as usize];
-        (entry.owner, entry.attempt) = (owner, Some(attempt));
+        (entry.owner, entry.descriptors, entry.attempt) = (owner, descriptors, Some(attempt));
         match self.poll(slot) {
             Poll::Ready((_, result)) => Err(result),
             Poll::Pending => Ok(slot),
@@ -120,7 +131,9 @@ impl Flights {
     }
 
     pub(super) fn end(&mut self, slot: u32) {
-        if self.slots[slot as usize].attempt.take().is_some() {
+        let entry = &mut self.slots[slot as usize];
+        if entry.attempt.take().is_some() {
+            self.descriptors -= entry.descriptors;
             self.free.push(slot);
         }
     }
@@ -147,7 +160,28 @@ impl Flights {
         let signal =
             Arc::new(Signal { slot, listed: AtomicBool::new(false), ready: Arc::clone(&self.ready) });
         let waker = Waker::from(Arc::clone(&signal));
-        self.slots.push(Slot { owner: 0, attempt: None, signal, waker });
+        self.slots.push(Slot { owner: 0, descriptors: 0, attempt: None, signal, waker });
         slot
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_of_running_attempts_add_up() {
+        let mut flights = Flights::new(Arc::default());
+        let pending = || -> Attempt { Box::pin(std::future::pending()) };
+        let first = flights.start(1, 1, pending()).unwrap();
+        let second = flights.start(2, 8, pending()).unwrap();
+        assert_eq!(flights.descriptors(), 9, "an attempt through eight next hops uses eight sockets");
+        let ended: Attempt = Box::pin(std::future::ready(Ok(Pass::Answered)));
+        assert_eq!(flights.start(3, 4, ended), Err(Ok(Pass::Answered)));
+        assert_eq!(flights.descriptors(), 9);
+        for (slot, left) in [(second, 1), (second, 1), (first, 0)] {
+            flights.end(slot);
+            assert_eq!(flights.descriptors(), left);
+        }
     }
 }

@@ -54,6 +54,11 @@ impl HopFlight {
         (Self { hops, results, interims }, future)
     }
 
+    /// Returns the number of hops.
+    pub(super) fn len(&self) -> usize {
+        self.hops.len()
+    }
+
     /// Ends the attempt. Hops without a result have timed out.
     fn results(self) -> Vec<(HopNeighbour, Result<Pass, Failure>, Duration)> {
         let results = std::mem::take(&mut *lock(&self.results));
@@ -149,6 +154,7 @@ mod tests {
             neighbour: *neighbour,
             next_hop: next_hop.clone(),
             mtu: 1500,
+            source: None,
         };
         let result = |(_, result): &(_, Option<Result<Pass, Failure>>)| {
             result.clone().map(|result| (result, Duration::from_millis(5)))

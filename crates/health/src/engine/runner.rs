@@ -32,7 +32,7 @@ pub(super) struct Runner {
     exchange: Arc<Exchange>,
     dialing: Dialing,
     hops: CheckHops,
-    /// The maximum number of running attempts.
+    /// The maximum number of file descriptors of running attempts.
     most: usize,
     targets: Vec<Option<Target>>,
     len: usize,
@@ -293,7 +293,7 @@ impl Runner {
     }
 
     fn has_room(&self) -> bool {
-        self.flights.len() < self.most
+        self.flights.descriptors() < self.most
     }
 
     fn start_waiting(&mut self, now: Duration) {
@@ -310,9 +310,10 @@ impl Runner {
             let started = Instant::now();
             target.interim.clear();
             let future = target.attempt(&self.hops, &self.dialing);
+            let descriptors = target.hop_flight.as_ref().map_or(1, HopFlight::len);
             // The phase is set before the first poll, because the attempt may end in that poll.
             target.phase = Phase::Flying { slot: u32::MAX, started, planned: now };
-            match self.flights.start(id, future) {
+            match self.flights.start(id, descriptors, future) {
                 Ok(slot) => {
                     target.phase = Phase::Flying { slot, started, planned: now };
                     self.schedule.set(id, now + timeout);

@@ -141,11 +141,9 @@ impl Wrapper {
         let canonical = |bytes: [u8; 16]| IpAddr::from(bytes).to_canonical();
         let addresses = parsed.addresses(packet.frame());
         let destination = canonical(addresses.dst);
-        if self.shared.own.beside(destination) != Some(canonical(addresses.src)) {
-            return None;
-        }
         let path = self.shared.ports.find(key, destination, Instant::now())?;
-        Some((path, packet))
+        let is_own = path.source(self.shared.own, destination) == Some(canonical(addresses.src));
+        is_own.then_some((path, packet))
     }
 
     fn count(&self, outcome: Result<(), Failed>) {

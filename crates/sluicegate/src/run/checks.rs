@@ -9,7 +9,7 @@ use config::Config;
 use control_plane::{Controller, Unable, log_flushes};
 use health::{Event, Events, Flush, Flushed, Health, StateChange, TargetReport};
 
-use super::health_tunnel::{Found, HealthTunnel};
+use super::health_tunnel::{Found, HealthTunnel, TunnelFault};
 
 #[derive(Debug)]
 pub(super) struct Checks {
@@ -20,8 +20,7 @@ pub(super) struct Checks {
     flushes: Vec<Flush>,
     /// The servers that were flushed while the state of this process was frozen for an upgrade.
     held: Vec<Flushed>,
-    /// The error that prevents tunneled checks from running.
-    tunnel_fault: Option<String>,
+    tunnel_fault: TunnelFault,
     /// `true` while a repair of the tunnel is running.
     is_repairing: bool,
     /// The time at which a local failure began. Health states are frozen until it ends.
@@ -50,7 +49,7 @@ impl Checks {
             tunnel,
             flushes: Vec::new(),
             held: Vec::new(),
-            tunnel_fault: None,
+            tunnel_fault: TunnelFault::default(),
             is_repairing: false,
             local_failure: None,
             unable: Unable::default(),
@@ -133,13 +132,14 @@ impl Checks {
             return None;
         }
         self.is_repairing = true;
-        let (tunnel, was_well) = (self.tunnel.clone(), self.tunnel_fault.is_none());
+        let (tunnel, was_well) = (self.tunnel.clone(), self.tunnel_fault.warning().is_none());
         Some(async move { tunnel.repair(was_well, &config).await })
     }
 
     /// Applies the result of a tunnel repair.
     pub(super) fn repaired(&mut self, found: Found, controller: &Controller) {
         self.is_repairing = false;
+        let is_new = self.tunnel_fault.take(&found);
         match found {
             Found::Well => {}
             Found::New => {
@@ -147,18 +147,16 @@ impl Checks {
                 let direct = controller.watched().into_iter().filter(|one| one.key.through.is_none());
                 self.engine.watch(direct.collect());
                 self.watch(controller);
-                self.tunnel_fault = None;
                 // log: Another program removed the device, a rule or a route of the health check
                 // tunnel. The tunnel was created again. Find the program that removes it.
                 tracing::warn!("health check tunnel recreated");
             }
-            Found::Broken(error) => {
-                let words = format!("tunneled health checks cannot run and keep their last states: {error}");
-                if self.tunnel_fault.as_ref() != Some(&words) {
-                    // log: The health check tunnel could not be created, so health states of checks
-                    // with `via = "vip"` no longer change. Run `sluicegate doctor` for the cause.
+            Found::Broken { error, .. } => {
+                if is_new {
+                    // log: The health check tunnel could not be created. Health states of checks
+                    // with `via = "vip"` no longer change, and backends with several next hops are
+                    // checked through one of them. Run `sluicegate doctor` for the cause.
                     tracing::error!(%error, "health check tunnel not available");
-                    self.tunnel_fault = Some(words);
                     self.watch(controller);
                 }
             }
@@ -180,7 +178,7 @@ impl Checks {
 
     /// Returns warnings for the status page.
     pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
-        self.tunnel_fault.iter().cloned().chain(self.unable.warning(Instant::now()))
+        self.tunnel_fault.warning().into_iter().cloned().chain(self.unable.warning(Instant::now()))
     }
 
     /// Stops the health thread and waits until it has ended. Returns the tunnel, which the caller

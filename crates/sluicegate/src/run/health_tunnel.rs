@@ -30,7 +30,37 @@ pub(super) enum Found {
     /// The tunnel was created again.
     New,
     /// The tunnel could not be created.
-    Broken(TunnelError),
+    Broken {
+        error: TunnelError,
+        /// `true` if checks with `via = "vip"` need the tunnel, and not only next hops of routes.
+        stops_checks: bool,
+    },
+}
+
+/// The warning of the status page that the tunnel does not work.
+#[derive(Debug, Default)]
+pub(super) struct TunnelFault(Option<String>);
+
+impl TunnelFault {
+    /// Applies the result of a repair. Returns `true` if there is a new warning.
+    pub(super) fn take(&mut self, found: &Found) -> bool {
+        let warning = match found {
+            Found::Well | Found::New => None,
+            Found::Broken { error, stops_checks: true } => {
+                Some(format!("tunneled health checks cannot run and keep their last states: {error}"))
+            }
+            Found::Broken { error, stops_checks: false } => Some(format!(
+                "backends with several next hops are checked only through the one that the kernel chooses: {error}"
+            )),
+        };
+        let is_new = warning.is_some() && warning != self.0;
+        self.0 = warning;
+        is_new
+    }
+
+    pub(super) fn warning(&self) -> Option<&String> {
+        self.0.as_ref()
+    }
 }
 
 impl HealthTunnel {
@@ -133,7 +163,7 @@ impl HealthTunnel {
         match opened {
             Ok(()) if self.tunnel().is_some() && is_configured(config) => Found::New,
             Ok(()) => Found::Well,
-            Err(error) => Found::Broken(error),
+            Err(error) => Found::Broken { error, stops_checks: is_configured(config) },
         }
     }
 
@@ -175,3 +205,33 @@ const A_LOOK: std::time::Duration = std::time::Duration::from_millis(10);
 const LOOKS: u32 = 100;
 /// The name of the TUN device.
 const DEVICE: &str = "sluicegate0";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn broken(stops_checks: bool) -> Found {
+        let error = std::io::Error::from(std::io::ErrorKind::NotFound);
+        Found::Broken { error: TunnelError::of_device(DEVICE, error), stops_checks }
+    }
+
+    #[test]
+    fn fault_of_a_tunnel_for_routes_names_no_stopped_check() {
+        let mut fault = TunnelFault::default();
+        assert!(fault.take(&broken(false)));
+        assert!(fault.warning().unwrap().starts_with("backends with several next hops"));
+        assert!(!fault.take(&broken(false)), "the warning is not new");
+        assert!(fault.take(&broken(true)));
+        assert!(fault.warning().unwrap().contains("keep their last states"));
+    }
+
+    #[test]
+    fn fault_ends_when_no_route_needs_the_tunnel_any_more() {
+        for found in [Found::Well, Found::New] {
+            let mut fault = TunnelFault::default();
+            fault.take(&broken(false));
+            assert!(!fault.take(&found));
+            assert_eq!(fault.warning(), None);
+        }
+    }
+}
