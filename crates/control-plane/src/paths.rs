@@ -202,11 +202,11 @@ fn merge(before: &Table, mut found: Table, wanted: &Wanted) -> Table {
                 // log: The next hop of a backend is unknown. Either there is no route, or the next
                 // hop does not respond to ARP or neighbor discovery. Check `ip route get` and `ip
                 // neigh`.
-                tracing::warn!(change = "backend", backend = %address, %why, "next hop unresolved");
+                tracing::warn!(change = "backend", %address, %why, "next hop unresolved");
             }
             Ok(_) if before.is_none_or(|before| before.first().is_err()) => {
                 // log: The next hop of a backend has become known. No action is needed.
-                tracing::info!(change = "backend", backend = %address, "next hop resolved");
+                tracing::info!(change = "backend", %address, "next hop resolved");
             }
             _ => {}
         }
@@ -278,11 +278,11 @@ fn log_hops(before: &NextHops, now: &NextHops) {
             Some(why) => {
                 // log: One of several next hops of backends is no longer used. The remaining next
                 // hops carry its flows. Check the link and the router of this next hop.
-                tracing::warn!(change = "backend", %neighbour, interface, backends, %why, "next hop skipped");
+                tracing::warn!(change = "backend", neighbor = %neighbour, interface, backends, %why, "next hop skipped");
             }
             None => {
                 // log: One of several next hops of backends is used again. No action is needed.
-                tracing::info!(change = "backend", %neighbour, interface, backends, "next hop used again");
+                tracing::info!(change = "backend", neighbor = %neighbour, interface, backends, "next hop used again");
             }
         }
     }
