@@ -138,9 +138,9 @@ pub fn history(History { generation, common }: &History) -> anyhow::Result<ExitC
         let view: GenerationView = common.get(&format!("/v1/config/history/{number}"))?;
         common.show(&view, |view| texts(&view.files))?;
     } else {
-        let view: HistoryView = common.get("/v1/config/history")?;
         // The ages are computed with the clock of the load balancer, which may be a remote machine.
         let status: Status = common.get("/v1/status")?;
+        let view: HistoryView = common.get("/v1/config/history")?;
         let now = status.started_unix_seconds as f64 + status.uptime_seconds;
         common.show(&view, |view| listed(&view.generations, now))?;
     }

@@ -4,10 +4,12 @@
 #![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, process};
 
 use admin::{Limits, Listener, Roles, Rules, Tls, acceptor, router, serve};
@@ -30,7 +32,9 @@ struct Balancer {
 
 impl Balancer {
     fn start() -> Self {
-        let folder = env::temp_dir().join(format!("sluicegate-remote-{}", process::id()));
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = env::temp_dir().join(format!("sluicegate-remote-{}-{number}", process::id()));
         fs::create_dir_all(&folder).unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -73,11 +77,12 @@ impl Balancer {
     /// Runs a command line with a client certificate, and returns its exit code and output. Each
     /// `@` is replaced by the folder.
     fn run(&self, line: &str, role: &str) -> (i32, String) {
-        let port = self.port;
-        let remote = format!(
-            "--url https://127.0.0.1:{port} --ca @/ca.pem --cert @/{role}.pem --cert-key @/{role}.key"
-        );
-        self.run_with(line, &remote)
+        self.run_with(line, &self.remote(role))
+    }
+
+    fn remote(&self, role: &str) -> String {
+        let url = format!("https://127.0.0.1:{}", self.port);
+        format!("--url {url} --ca @/ca.pem --cert @/{role}.pem --cert-key @/{role}.key")
     }
 
     fn run_with(&self, line: &str, remote: &str) -> (i32, String) {
@@ -148,6 +153,35 @@ fn every_verb_works_remotely_with_its_role() {
 }
 
 #[test]
+fn top_on_a_terminal_of_80x24_reacts_to_keys() {
+    let balancer = Balancer::start();
+    let options = balancer.remote("read").replace('@', balancer.folder.to_str().unwrap());
+    let program = env!("CARGO_BIN_EXE_sluicegate");
+    let top = format!("stty rows 24 cols 80; exec {program} top --interval 100ms {options}");
+    // `script` runs the command on a pseudoterminal.
+    let mut command = Command::new("script");
+    command.args(["--quiet", "--return", "--command", &top, "/dev/null"]).env("TERM", "xterm");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut keys = child.stdin.take().unwrap();
+    let mut output = child.stdout.take().unwrap();
+    let mut until = |word: &str| {
+        let (mut seen, mut buffer) = (Vec::new(), [0; 4096]);
+        while !String::from_utf8_lossy(&seen).contains(word) {
+            let read = output.read(&mut buffer).unwrap();
+            assert!(read > 0, "{word}: {}", String::from_utf8_lossy(&seen));
+            seen.extend_from_slice(&buffer[..read]);
+        }
+        String::from_utf8_lossy(&seen).into_owned()
+    };
+    let first = until("quit");
+    assert!(first.contains("BACKEND") && first.contains("REASON") && first.contains("bit/s"), "{first}");
+    keys.write_all(b"?").unwrap();
+    until("Ctrl-C");
+    keys.write_all(b"q").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
 fn faults_of_the_connection_are_explained() {
     let balancer = Balancer::start();
     let (code, text) = balancer.run_with(
@@ -200,8 +234,10 @@ const LOCAL: [&str; 13] = [
     "simulate",
     "trace",
 ];
-/// The subcommands that may exit with 1, because the simulated balancer has faults.
-const FINDINGS: [&str; 12] = [
+/// The subcommands that may exit with 1, because the simulated balancer has faults or its response
+/// is no capture.
+const FINDINGS: [&str; 13] = [
+    "capture",
     "status",
     "backend list",
     "vip list",
