@@ -105,6 +105,7 @@ fn each_state_change_is_logged_as_event_once() {
     assert!(words.contains("drain backend b1, for 1 s (client=\"uid 0\"): a new kernel\n"), "{words}");
 }
 
+// Promise: log-volume
 #[test]
 fn start_with_2000_vips_logs_no_line_per_vip() {
     let vip = |number: u32| {

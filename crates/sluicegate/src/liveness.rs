@@ -260,6 +260,7 @@ mod tests {
         );
     }
 
+    // Promise: log-volume
     #[test]
     fn readiness_of_2000_vips_is_logged_in_one_line() {
         let (mut liveness, vips) = (Liveness::new(Rc::default()), |ready| {

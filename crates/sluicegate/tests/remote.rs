@@ -123,7 +123,7 @@ fn verbs() -> Vec<(String, bool)> {
     found
 }
 
-// Promise: api-roles
+// Promise: remote-commands
 #[test]
 fn every_verb_works_remotely_with_its_role() {
     let balancer = Balancer::start();

@@ -369,6 +369,7 @@ mod tests {
         lines.lines().map(|line| line.trim_matches('"').trim_end().to_owned() + "\n").collect()
     }
 
+    // Promise: top-size
     #[test]
     fn terminal_of_80x24_has_names_and_whole_numbers() {
         let screen = screen(80, 24, 0, &Controls::default());

@@ -59,6 +59,7 @@ mod tests {
     use super::*;
     use crate::logging::fields::tests::logged;
 
+    // Promise: log-volume
     #[test]
     fn warnings_of_2000_vips_share_one_line() {
         let of = |number: u32| {

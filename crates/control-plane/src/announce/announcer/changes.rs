@@ -114,6 +114,7 @@ mod tests {
         assert!(logged(|| log(&rules(1), &BTreeMap::new(), &held)).is_empty());
     }
 
+    // Promise: log-volume
     #[test]
     fn changes_of_2000_vips_share_one_line() {
         let (announced, rules) = (status(2_000, VipStatus::Announced), rules(2_000));
