@@ -75,7 +75,10 @@ pub fn events(asked: &Arguments) -> anyhow::Result<ExitCode> {
     let first = first.into_iter().chain(limit.map(|limit| format!("limit={limit}")));
     let mut view: EventsView = client.get(&path(about.iter().cloned().chain(first)))?;
     view.events.retain(|row| asked.is_about(row));
-    let before = view.events.len().saturating_sub(asked.limit.map_or(usize::MAX, |limit| limit as usize));
+    let before = view
+        .events
+        .len()
+        .saturating_sub(asked.limit.and_then(|limit| limit.try_into().ok()).unwrap_or(usize::MAX));
     view.events.drain(..before);
     if !asked.follow {
         asked.common.show(&view, |view| {

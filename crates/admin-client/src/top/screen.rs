@@ -124,7 +124,8 @@ impl Table {
         let mut columns = vec![0];
         let mut left = width.saturating_sub(widest(0).clamp(NAME, LONG_NAME));
         for (column, head) in self.heads.iter().enumerate().skip(1) {
-            let needs = widest(column).max(head.len());
+            // The usual width of a rate is constant, so that the columns do not move.
+            let needs = widest(column).max(if *head == RATE { USUAL_RATE } else { head.len() });
             let Some(rest) = left.checked_sub(needs + GAP) else { break };
             columns.push(needs);
             left = rest;
@@ -223,7 +224,7 @@ fn traffic(title: &'static str, rows: &[rates::Row], controls: &Controls) -> Tab
         (cells, style)
     };
     let rows = controls.arrange(rows).into_iter().map(row).collect();
-    Table { heads: vec![title, STATE, "PACKETS/S", "RATE", "NEW FLOWS/S"], rows }
+    Table { heads: vec![title, STATE, "PACKETS/S", RATE, "NEW FLOWS/S"], rows }
 }
 
 fn threads(rates: &Rates) -> Table {
@@ -275,6 +276,9 @@ const LONG: Duration = Duration::from_secs(3);
 const BUSY: f64 = 0.9;
 /// The heading of the column with states, which is aligned to the left.
 const STATE: &str = "STATE";
+/// The heading of the column with bits per second, and the usual width of its cells.
+const RATE: &str = "RATE";
+const USUAL_RATE: usize = "98.5kbit/s".len();
 /// The height from which the screen has a sparkline.
 const TALL: u16 = 30;
 /// The width from which two tables are next to each other.

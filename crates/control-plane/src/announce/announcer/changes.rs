@@ -20,6 +20,9 @@ enum Kind {
     Withdrawn,
 }
 
+/// The name of a VIP, and the reason for its change.
+type Change<'v> = (&'v str, Option<String>);
+
 impl Kind {
     fn of(before: Option<&VipStatus>, status: &VipStatus) -> Option<Self> {
         let was = matches!(before, Some(VipStatus::Announced | VipStatus::Marked(_)));
@@ -40,7 +43,7 @@ pub(super) fn log(
     before: &BTreeMap<Arc<str>, VipStatus>,
     next: &BTreeMap<Arc<str>, VipStatus>,
 ) {
-    let mut groups: BTreeMap<(Kind, Option<&str>), Vec<(&str, Option<String>)>> = BTreeMap::new();
+    let mut groups: BTreeMap<(Kind, Option<&str>), Vec<Change<'_>>> = BTreeMap::new();
     for (name, status) in next {
         let Some(kind) = Kind::of(before.get(name), status) else { continue };
         let found = rules.get(name);
