@@ -1,7 +1,7 @@
 //! Sends requests to the HTTP API of a running balancer, and parses the responses.
 //!
-//! The submodule `server` connects to the balancer. Errors that determine the exit code have the type `Failure`. The module of each subcommand
-//! formats the output.
+//! The submodule `server` connects to the balancer. Errors that determine the exit code have the
+//! type `Failure`. The module of each subcommand formats the output.
 
 mod server;
 mod stream;

@@ -6,8 +6,8 @@
 //! for requests, [`show`], [`table`](table()) and [`out!`] for output, and [`Failure`] for errors
 //! with an exit code. Subcommands that need no daemon are in the crate `sluicegate`.
 //!
-//! This crate gets all its data through the admin API, over the Unix socket or from another machine. A configuration file is read only to find
-//! the path of the admin socket.
+//! This crate gets all its data through the admin API, over the Unix socket or from another
+//! machine. A configuration file is read only to find the path of the admin socket.
 //!
 //! ```
 //! let rows = [["b1".to_owned(), "7".to_owned()]];

@@ -1,6 +1,7 @@
 //! Implements `sluicegate top`, which reads the counters twice and divides the differences by the
 //! time between the two readings. The result is a live screen, or with `--once` a table or JSON.
-//! The submodule `rates` computes the rates, `screen` draws the screen, and `controls` handles keys.
+//! The submodule `rates` computes the rates, `screen` draws the screen, and `controls` handles
+//! keys.
 
 mod controls;
 mod rates;

@@ -59,8 +59,8 @@ impl Controller {
         rows
     }
 
-    /// Returns the slots of each backend that was removed from the configuration and still drains. A
-    /// backend has several slots if it was in several pools, or if it was checked through VIPs.
+    /// Returns the slots of each backend that was removed from the configuration and still drains.
+    /// A backend has several slots if it was in several pools, or if it was checked through VIPs.
     fn removed<'s>(&self, snapshot: &'s Snapshot) -> BTreeMap<(&'s str, IpAddr), Vec<SlotId>> {
         let mut removed: BTreeMap<_, Vec<SlotId>> = BTreeMap::new();
         for (number, slot) in (0..).zip(snapshot.slots()) {
