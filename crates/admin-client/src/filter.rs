@@ -120,3 +120,43 @@ fn found<T>(rows: &[T], what: &str, name: &str, verb: &str) -> anyhow::Result<()
     anyhow::ensure!(!rows.is_empty(), "no {what} {name:?}, `sluicegate {verb} list` shows all names");
     Ok(())
 }
+
+/// The values of `--state` in each list, which are the states of the API.
+pub(crate) const BACKEND_STATES: [&str; 5] = ["serving", "draining", "down", "unknown", "flushing"];
+pub(crate) const CHECK_STATES: [&str; 3] = ["up", "down", "unknown"];
+pub(crate) const FLOW_STATES: [&str; 7] =
+    ["new", "established", "closing", "udp", "midstream", "opened", "reopened"];
+pub(crate) const ANNOUNCEMENT_STATES: [&str; 9] = [
+    "announced",
+    "marked",
+    "no_session",
+    "not_carried",
+    "sending",
+    "held_down",
+    "withdrawn",
+    "draining",
+    "not_configured",
+];
+
+#[cfg(test)]
+mod tests {
+    use admin::view::{AnnouncementState, BackendState, CheckState, FlowState};
+    use serde::de::DeserializeOwned;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Returns the names of all variants, which the error about an unknown variant lists.
+    fn variants<S: DeserializeOwned>() -> Vec<String> {
+        let error = serde_json::from_value::<S>(json!("?")).err().unwrap().to_string();
+        error.split('`').skip(3).step_by(2).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_state_of_the_api_can_be_selected() {
+        assert_eq!(variants::<BackendState>(), BACKEND_STATES);
+        assert_eq!(variants::<CheckState>(), CHECK_STATES);
+        assert_eq!(variants::<FlowState>(), FLOW_STATES);
+        assert_eq!(variants::<AnnouncementState>(), ANNOUNCEMENT_STATES);
+    }
+}

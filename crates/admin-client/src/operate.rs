@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::client::{Common, Endpoint, Reach, escape};
 use crate::failure::{usage, verdict};
-use crate::filter::{Of, in_states};
+use crate::filter::{BACKEND_STATES, CHECK_STATES, FLOW_STATES, Of, in_states};
 use crate::out::errln;
 use crate::table::{ago, failed, lines, or_dash, table, word};
 
@@ -147,7 +147,7 @@ pub struct BackendList {
     #[command(flatten)]
     of: Of,
     /// List only backends in this state; repeat the option for several states
-    #[arg(long, value_name = "STATE", value_parser = ["serving", "draining", "down", "unknown", "flushing"])]
+    #[arg(long, value_name = "STATE", value_parser = BACKEND_STATES)]
     state: Vec<String>,
     #[command(flatten)]
     common: Common,
@@ -171,7 +171,7 @@ pub struct HealthList {
     #[command(flatten)]
     of: Of,
     /// List only targets in this state; repeat the option for several states
-    #[arg(long, value_name = "STATE", value_parser = ["up", "down", "unknown"])]
+    #[arg(long, value_name = "STATE", value_parser = CHECK_STATES)]
     state: Vec<String>,
     #[command(flatten)]
     common: Common,
@@ -204,11 +204,7 @@ pub enum FlowVerb {
         #[arg(long, value_name = "POOL")]
         pool: Option<String>,
         /// List only flows in this state; repeat the option for several states
-        #[arg(
-            long,
-            value_name = "STATE",
-            value_parser = ["new", "established", "closing", "udp", "midstream", "opened"]
-        )]
+        #[arg(long, value_name = "STATE", value_parser = FLOW_STATES)]
         state: Vec<String>,
         /// List at most N flows, 1 to 10000
         #[arg(long, default_value_t = 100, value_name = "N")]

@@ -15,7 +15,7 @@ use clap::{Args, Subcommand};
 
 use crate::client::{Client, Common, escape};
 use crate::failure::{Failure, verdict};
-use crate::filter::{Most, in_states};
+use crate::filter::{ANNOUNCEMENT_STATES, Most, in_states};
 use crate::out::outln;
 use crate::table::{ago, failed, lines, or_dash, table, word};
 
@@ -34,11 +34,7 @@ pub struct BgpStatus {
     #[arg(long, value_name = "VIP")]
     vip: Option<String>,
     /// Show only VIPs in this state; repeat the option for several states
-    #[arg(
-        long,
-        value_name = "STATE",
-        value_parser = ["announced", "marked", "no_session", "not_carried", "sending", "held_down", "withdrawn", "draining", "not_configured"]
-    )]
+    #[arg(long, value_name = "STATE", value_parser = ANNOUNCEMENT_STATES)]
     state: Vec<String>,
     #[command(flatten)]
     most: Most,
