@@ -62,7 +62,7 @@ fn each_state_change_is_logged_as_event_once() {
     assert!(down["cause"].as_str().unwrap().contains("refused"), "{down:#}");
     run(&scene, &["backend", "drain", "b1", "--for", "1s", "--reason", "a new kernel"]);
     let order = wait_for(&scene, "override", "operator command: drain backend b1, for 1 s");
-    assert_eq!((&order["cause"], &order["about"]["peer"]), (&"a new kernel".into(), &"uid 0".into()));
+    assert_eq!((&order["cause"], &order["about"]["client"]), (&"a new kernel".into(), &"uid 0".into()));
     let vip = wait_for(&scene, "vip", "VIP not ready");
     assert!(vip["about"]["service"].as_str().unwrap().contains("tcp 80"), "{vip:#}");
     wait_for(&scene, "override", "state override expired");
@@ -102,5 +102,25 @@ fn each_state_change_is_logged_as_event_once() {
     assert_eq!(events(&scene, &["--limit", "3"]), all[all.len() - 3..]);
     // The text output lists the same events.
     let words = run(&scene, &["events", "--kind", "override"]);
-    assert!(words.contains("drain backend b1, for 1 s (peer=\"uid 0\"): a new kernel\n"), "{words}");
+    assert!(words.contains("drain backend b1, for 1 s (client=\"uid 0\"): a new kernel\n"), "{words}");
+}
+
+// Promise: log-volume
+#[test]
+fn start_with_2000_vips_logs_no_line_per_vip() {
+    let vip = |number: u32| {
+        format!(
+            "[vip.v{number:04}]\naddresses = [\"2001:db8:77::{number:x}\"]\nservices = [{{ ports = [80], protocol = \"tcp\", pool = \"idle\" }}]\n"
+        )
+    };
+    let pool = "[pool.idle]\nchecks = []\nbackends = [{ name = \"idle\", address = \"198.51.100.250\", weight = 0 }]\n";
+    let vips: String = (1..=2_000).map(vip).collect();
+    let scene = Scene::with(|bed| LbConfig { more: pool.to_owned() + &vips, ..LbConfig::new(bed) });
+    let lines = || scene.balancer.process.lines().into_iter().map(|line| line.text);
+    let is_summary = |line: &String| line.contains("VIP not ready") && line.contains("\"vips\":2000");
+    let found = eventually(BOUND, || lines().find(is_summary));
+    let found = found.unwrap_or_else(|| panic!("{}", scene.diagnosis()));
+    assert!(found.contains("v0001, v0002, v0003 and 1997 more"), "{found}");
+    let about_vips = lines().filter(|line| line.contains("\"vip\":")).count();
+    assert!(about_vips < 10, "{about_vips} lines");
 }

@@ -13,7 +13,7 @@ use crate::quick_start::{
 };
 
 /// The pages whose commands all run on the load balancer, in this order.
-const ON_THE_LOAD_BALANCER: [&str; 19] = [
+const ON_THE_LOAD_BALANCER: [&str; 20] = [
     "how-to/drain-a-backend.md",
     "how-to/replace-a-backend.md",
     "how-to/change-the-log-level.md",
@@ -30,6 +30,7 @@ const ON_THE_LOAD_BALANCER: [&str; 19] = [
     "how-to/replay-a-capture.md",
     "how-to/size-a-machine.md",
     "how-to/monitor.md",
+    "how-to/inspect-load-balancers.md",
     "reference/api.md",
     "how-to/upgrade.md",
     "how-to/restart-a-cluster.md",
@@ -114,6 +115,7 @@ fn how_to_pages_run_after_the_tutorial() {
     shows("how-to/replay-a-capture.md", "received ");
     shows("how-to/size-a-machine.md", "VmRSS:");
     shows("how-to/monitor.md", "sluicegate_");
+    shows("how-to/inspect-load-balancers.md", "\nalgorithm ");
     shows("reference/api.md", "\"forwarder\"");
     let upgrade = &output["how-to/upgrade.md"];
     for digest in ["algorithm ", "configuration "] {

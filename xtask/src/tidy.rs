@@ -8,6 +8,7 @@ mod commands;
 mod crates;
 mod edges;
 mod examples;
+mod log_fields;
 mod log_lines;
 mod pages;
 mod probe;
@@ -56,6 +57,7 @@ fn in_files() -> Result<Vec<String>> {
     let mut findings = Vec::new();
     let mut documents = pages::Pages::new();
     let mut lines = log_lines::Lines::new();
+    let mut fields = log_fields::Fields::new();
     let mut held = promises::Held::new();
     for path in files(root(), &KINDS)? {
         let name = path.strip_prefix(root()).unwrap_or(&path).to_string_lossy().into_owned();
@@ -63,6 +65,7 @@ fn in_files() -> Result<Vec<String>> {
         findings.extend(text::check(&name, &text));
         findings.extend(words::check(&name, &text));
         findings.extend(log_lines::gather(&name, &text, &mut lines));
+        findings.extend(log_fields::gather(&name, &text, &mut fields));
         findings.extend(promises::gather(&name, &text, &mut held));
         if name.ends_with(".md") {
             documents.insert(name, text);
@@ -71,6 +74,7 @@ fn in_files() -> Result<Vec<String>> {
     findings.extend(pages::check(root(), &documents));
     findings.extend(commands::check(root(), &documents));
     findings.extend(log_lines::check(&lines)?);
+    findings.extend(log_fields::check(&root().join(log_fields::PAGE), &fields)?);
     let promises = documents.get(promises::PROMISES).map(String::as_str).unwrap_or_default();
     findings.extend(promises::check(promises, &held));
     Ok(findings)

@@ -1,9 +1,9 @@
-//! Sends requests to the HTTP API of the running balancer over its Unix socket, and parses the
-//! responses.
+//! Sends requests to the HTTP API of a running balancer, and parses the responses.
 //!
-//! Errors that determine the exit code have the type `Failure`. The module of each subcommand
-//! formats the output.
+//! The submodule `server` connects to the balancer. Errors that determine the exit code have the
+//! type `Failure`. The module of each subcommand formats the output.
 
+mod server;
 mod stream;
 
 use std::fmt::Display;
@@ -23,21 +23,20 @@ use hyper::{Request, Response, header};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::net::UnixStream;
 
+pub use self::server::{Endpoint, Remote};
+
+use self::server::Server;
 use self::stream::Stream;
 use crate::failure::Failure;
 use crate::table::show;
 
 /// The command-line options that select a running load balancer and set the response timeout.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct Reach {
-    /// Connect to this admin socket (default: /run/sluicegate/admin.sock)
-    #[arg(long, value_name = "PATH", conflicts_with = "config")]
-    pub socket: Option<PathBuf>,
-    /// Read the path of the admin socket from this configuration file
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
+    /// The load balancer.
+    #[command(flatten)]
+    pub endpoint: Endpoint,
     /// Fail if no response arrives within this time, 1ms to 1h (default: 10s, or 45s for `machine
     /// upgrade`, `config put`, `reload` and `rollback`)
     #[arg(long = "wait", value_name = "DURATION", value_parser = patience)]
@@ -93,7 +92,7 @@ impl Common {
 /// A client for the admin API of one load balancer.
 #[derive(Debug)]
 pub struct Client {
-    socket: PathBuf,
+    server: Server,
     wait: Option<Duration>,
     runtime: tokio::runtime::Runtime,
 }
@@ -101,13 +100,15 @@ pub struct Client {
 impl Client {
     /// Creates a client without connecting. Each request opens a new connection.
     pub fn new(reach: &Reach) -> anyhow::Result<Self> {
-        let socket = match (&reach.socket, &reach.config) {
-            (Some(path), _) => path.clone(),
-            (None, Some(file)) => socket_of(file)?,
-            (None, None) => DEFAULT_SOCKET.into(),
+        let Endpoint { socket, config, remote } = &reach.endpoint;
+        let server = match (remote.url, socket, config) {
+            (Some(address), ..) => Server::remote(address, remote)?,
+            (None, Some(path), _) => Server::Unix(path.clone()),
+            (None, None, Some(file)) => Server::Unix(socket_of(file)?),
+            (None, None, None) => Server::Unix(DEFAULT_SOCKET.into()),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { socket, wait: reach.wait, runtime })
+        Ok(Self { server, wait: reach.wait, runtime })
     }
 
     /// Sends a GET request to `path` and parses the JSON response.
@@ -156,10 +157,10 @@ impl Client {
     ) -> anyhow::Result<()> {
         let whole = path.split('?').next().unwrap_or_default();
         let request = |builder: hyper::http::request::Builder| {
-            builder.header(header::HOST, HOST).body(Full::new(Bytes::new()))
+            builder.header(header::HOST, self.server.host()).body(Full::new(Bytes::new()))
         };
         let stream = Stream {
-            socket: &self.socket,
+            server: &self.server,
             post: request(Request::post(path))?,
             delete: request(Request::delete(whole))?,
             wait: self.wait.unwrap_or(PATIENCE),
@@ -173,11 +174,11 @@ impl Client {
         request: hyper::http::request::Builder,
         body: Bytes,
     ) -> anyhow::Result<T> {
-        let request = request.header(header::HOST, HOST).body(Full::new(body))?;
-        let no_daemon = |why: &dyn Display| no_daemon(&self.socket, why);
+        let request = request.header(header::HOST, self.server.host()).body(Full::new(body))?;
+        let no_daemon = |why: &dyn Display| no_daemon(&self.server, why);
         let wait = self.wait.unwrap_or(usual);
         // The timeout covers the connection and the whole response.
-        let exchange = async { tokio::time::timeout(wait, exchange(&self.socket, request)).await };
+        let exchange = async { tokio::time::timeout(wait, exchange(&self.server, request)).await };
         let (status, body) = match self.runtime.block_on(exchange) {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return Err(no_daemon(&format!("{error:#}{}", hint(&error)))),
@@ -194,8 +195,8 @@ impl Client {
     }
 }
 
-fn no_daemon(socket: &Path, why: &dyn Display) -> anyhow::Error {
-    Failure::NoDaemon(format!("cannot reach the balancer at {}: {why}", socket.display())).into()
+fn no_daemon(server: &Server, why: &dyn Display) -> anyhow::Error {
+    Failure::NoDaemon(format!("cannot reach the balancer at {server}: {why}")).into()
 }
 
 /// Returns advice if the socket file does not exist.
@@ -219,17 +220,17 @@ fn refused(status: hyper::StatusCode, body: &[u8]) -> anyhow::Error {
 }
 
 async fn exchange(
-    socket: &Path,
+    server: &Server,
     request: Request<Full<Bytes>>,
 ) -> anyhow::Result<(hyper::StatusCode, Bytes)> {
-    let response = send(socket, request).await?;
+    let response = send(server, request).await?;
     let status = response.status();
     Ok((status, response.into_body().collect().await?.to_bytes()))
 }
 
 /// Sends a request over a new connection and returns as soon as the response headers have arrived.
-async fn send(socket: &Path, request: Request<Full<Bytes>>) -> anyhow::Result<Response<Incoming>> {
-    let stream = UnixStream::connect(socket).await?;
+async fn send(server: &Server, request: Request<Full<Bytes>>) -> anyhow::Result<Response<Incoming>> {
+    let stream = server.connect().await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // This task ends when the response body ends. Reads of the body also return connection errors,
     // so the result of the task is ignored.
@@ -271,9 +272,6 @@ pub fn escape(name: &str) -> String {
 }
 
 const DEFAULT_SOCKET: &str = "/run/sluicegate/admin.sock";
-/// The placeholder for the Host header, which HTTP/1.1 requires although a Unix socket has no host
-/// name.
-const HOST: &str = "localhost";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The response timeout of a reload, which is longer than the maximum time that the daemon allows
 /// for it.

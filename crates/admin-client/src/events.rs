@@ -29,11 +29,39 @@ pub struct Arguments {
     /// Print only events of this kind; repeat the option for several kinds (default: all kinds)
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(EventKind::ALL.map(EventKind::name)))]
     kind: Vec<String>,
+    /// Print only events about this VIP
+    #[arg(long, value_name = "VIP")]
+    vip: Option<String>,
+    /// Print only events about this pool
+    #[arg(long, value_name = "POOL")]
+    pool: Option<String>,
+    /// Print only events about this backend
+    #[arg(long, value_name = "BACKEND")]
+    backend: Option<String>,
     /// Continue with new events until Ctrl-C; the exit code is 3 if the load balancer exits
     #[arg(short, long)]
     follow: bool,
     #[command(flatten)]
     common: Common,
+}
+
+impl Arguments {
+    fn selected(&self) -> impl Iterator<Item = (&str, &String)> {
+        let fields = [("vip", &self.vip), ("pool", &self.pool), ("backend", &self.backend)];
+        fields.into_iter().filter_map(|(field, name)| Some((field, name.as_ref()?)))
+    }
+
+    fn selects(&self) -> bool {
+        self.selected().next().is_some()
+    }
+
+    /// Returns `true` if the event has all selected names in its fields. A field may contain
+    /// several names.
+    fn is_about(&self, row: &EventRow) -> bool {
+        self.selected().all(|(field, name)| {
+            row.about.get(field).is_some_and(|names| names.split([',', ' ']).any(|one| one == name))
+        })
+    }
 }
 
 /// Prints the selected events, oldest first.
@@ -42,8 +70,16 @@ pub fn events(asked: &Arguments) -> anyhow::Result<ExitCode> {
     let mut about = Vec::new();
     about.extend((!asked.kind.is_empty()).then(|| format!("kind={}", asked.kind.join(","))));
     let first = asked.since.map(|seconds| format!("since_seconds={seconds}"));
-    let first = first.into_iter().chain(asked.limit.map(|limit| format!("limit={limit}")));
+    // The API does not select events by their fields, so the limit applies after the selection.
+    let limit = asked.limit.filter(|_| !asked.selects());
+    let first = first.into_iter().chain(limit.map(|limit| format!("limit={limit}")));
     let mut view: EventsView = client.get(&path(about.iter().cloned().chain(first)))?;
+    view.events.retain(|row| asked.is_about(row));
+    let before = view
+        .events
+        .len()
+        .saturating_sub(asked.limit.and_then(|limit| limit.try_into().ok()).unwrap_or(usize::MAX));
+    view.events.drain(..before);
     if !asked.follow {
         asked.common.show(&view, |view| {
             let rows: Vec<String> = view.events.iter().map(words).collect();
@@ -57,6 +93,7 @@ pub fn events(asked: &Arguments) -> anyhow::Result<ExitCode> {
         let next: EventsView =
             client.get(&path(about.iter().cloned().chain([format!("after={}", view.newest)])))?;
         view = if next.boot_id == view.boot_id { next } else { client.get(&path(about.iter().cloned()))? };
+        view.events.retain(|row| asked.is_about(row));
         if view.forgotten > 0 {
             errln!("{} missed", count(view.forgotten, "event"));
         }

@@ -6,8 +6,8 @@
 //! for requests, [`show`], [`table`](table()) and [`out!`] for output, and [`Failure`] for errors
 //! with an exit code. Subcommands that need no daemon are in the crate `sluicegate`.
 //!
-//! This crate gets all its data through the admin API. A configuration file is read only to find
-//! the path of the admin socket.
+//! This crate gets all its data through the admin API, over the Unix socket or from another
+//! machine. A configuration file is read only to find the path of the admin socket.
 //!
 //! ```
 //! let rows = [["b1".to_owned(), "7".to_owned()]];
@@ -22,6 +22,7 @@ mod capture;
 mod client;
 mod events;
 mod failure;
+mod filter;
 mod hot_keys;
 // This module is public, so that callers write `live_config::get`. Without the module name,
 // function names such as `get`, `put` and `reload` would be unclear.
@@ -36,13 +37,13 @@ mod table;
 mod top;
 
 pub use capture::{Arguments as CaptureArguments, capture};
-pub use client::{Client, Common, Reach, escape, patience};
+pub use client::{Client, Common, Endpoint, Reach, Remote, escape, patience};
 pub use events::{Arguments as EventsArguments, events};
 pub use failure::{Failure, tell, tell_unread, usage, verdict};
 pub use hot_keys::{KvVerb, kv};
 pub use log_level::{LogVerb, log};
 pub use operate::{BackendVerb, FlowVerb, HealthVerb, VipVerb, backend, flow, health, vip};
-pub use out::{create_private, write, write_error};
+pub use out::{create_private, file_or_stdin, write, write_error};
 pub use routers::{BgpVerb, MachineVerb, bgp, machine};
 pub use signals::EndSignals;
 pub use status::{override_words, status};

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use admin::view::{
-    ConfigText, ConfigView, Confirmed, GenerationRow, GenerationView, HistoryView, ReloadReport,
+    ConfigText, ConfigView, Confirmed, GenerationRow, GenerationView, HistoryView, ReloadReport, Status,
 };
 use anyhow::Context;
 use clap::Args;
 
 use crate::client::Common;
 use crate::operate::whole_seconds;
+use crate::out::file_or_stdin;
 use crate::status::waiting;
 use crate::table::{ago, lines, or_dash, table, word};
 
@@ -42,7 +43,8 @@ impl Terms {
 /// The arguments of `config put`.
 #[derive(Debug, Args)]
 pub struct Put {
-    /// Read the new configuration from this file
+    /// Read the new configuration from this file, or from standard input for `-`
+    #[arg(value_parser = file_or_stdin)]
     file: PathBuf,
     /// Apply the change only if the current configuration has this entity tag (see `config get
     /// --json`); use `*` to accept any tag
@@ -130,24 +132,29 @@ pub fn confirm(common: &Common) -> anyhow::Result<ExitCode> {
 }
 
 /// Lists the stored generations, or prints the files of one generation.
+#[expect(clippy::cast_precision_loss, reason = "an `f64` is exact for Unix times in seconds")]
 pub fn history(History { generation, common }: &History) -> anyhow::Result<ExitCode> {
     if let Some(number) = generation {
         let view: GenerationView = common.get(&format!("/v1/config/history/{number}"))?;
         common.show(&view, |view| texts(&view.files))?;
     } else {
+        // The ages are computed with the clock of the load balancer, which may be a remote machine.
+        let status: Status = common.get("/v1/status")?;
         let view: HistoryView = common.get("/v1/config/history")?;
-        common.show(&view, |view| listed(&view.generations))?;
+        let now = status.started_unix_seconds as f64 + status.uptime_seconds;
+        common.show(&view, |view| listed(&view.generations, now))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn listed(generations: &[GenerationRow]) -> String {
+#[expect(clippy::cast_precision_loss, reason = "an `f64` is exact for Unix times in seconds")]
+fn listed(generations: &[GenerationRow], now: f64) -> String {
     let row = |row: &GenerationRow| {
         let mark = if row.in_force { "*" } else { "" };
         let files: String = row.sha256.chars().take(12).collect();
         [
             format!("{}{mark}", row.generation),
-            ago(since(row.unix_seconds)),
+            ago(now - row.unix_seconds as f64),
             word(&row.cause),
             or_dash(row.by.as_ref()),
             files,
@@ -155,14 +162,6 @@ fn listed(generations: &[GenerationRow]) -> String {
         ]
     };
     table(["generation", ">ago", "cause", "by", "files", ">bytes"], generations.iter().map(row))
-}
-
-/// Returns the time in seconds since a Unix timestamp. The daemon runs on this machine, so both
-/// processes use the same clock.
-#[expect(clippy::cast_precision_loss, reason = "an `f64` is exact for Unix times in seconds")]
-fn since(unix_seconds: u64) -> f64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    now.as_secs_f64() - unix_seconds as f64
 }
 
 fn say(common: &Common, report: &ReloadReport) -> anyhow::Result<ExitCode> {

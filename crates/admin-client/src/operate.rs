@@ -1,10 +1,10 @@
 //! Implements `backend`, `vip list`, `health list` and `flow`, which show the state of backends,
 //! VIPs, health checks and flows, and change it.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use admin::FLOWS_AT_MOST;
 use admin::view::{
     BackendChange, BackendRow, BackendState, CheckState, FlowPage, FlowRow, HealthView, MembershipChange,
     Override, Purged, ServiceRow, TargetRow, VipRow,
@@ -15,8 +15,9 @@ use config::words::count;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::client::{Common, Reach, escape};
+use crate::client::{Common, Endpoint, Reach, escape};
 use crate::failure::{usage, verdict};
+use crate::filter::{BACKEND_STATES, CHECK_STATES, FLOW_STATES, Of, in_states};
 use crate::out::errln;
 use crate::table::{ago, failed, lines, or_dash, table, word};
 
@@ -54,9 +55,8 @@ pub(crate) fn whole_seconds(text: &str) -> Result<u64, String> {
 /// The subcommands of `sluicegate backend`.
 #[derive(Debug, Subcommand)]
 pub enum BackendVerb {
-    /// List all backends of all pools with their states; the exit code is 1 if any backend is not
-    /// serving
-    List(Common),
+    /// List backends with their states; the exit code is 1 if any of them is not serving
+    List(BackendList),
     /// Stop new flows to a backend; existing flows continue
     Drain(Drain),
     /// End a drain
@@ -116,12 +116,8 @@ pub struct Drain {
     /// drain continues (default: no limit)
     #[arg(long, value_name = "TIME", value_parser = time, num_args = 0..=1)]
     wait: Option<Option<Duration>>,
-    /// Connect to this admin socket (default: /run/sluicegate/admin.sock)
-    #[arg(long, value_name = "PATH", conflicts_with = "config")]
-    socket: Option<PathBuf>,
-    /// Read the path of the admin socket from this configuration file
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    endpoint: Endpoint,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -134,15 +130,51 @@ fn time(text: &str) -> Result<Duration, String> {
 /// The subcommands of `sluicegate vip`.
 #[derive(Debug, Subcommand)]
 pub enum VipVerb {
-    /// List all services of all VIPs; the exit code is 1 if one is not ready
-    List(Common),
+    /// List VIPs with their services; the exit code is 1 if one of them is not ready
+    List(VipList),
 }
 
 /// The subcommands of `sluicegate health`.
 #[derive(Debug, Subcommand)]
 pub enum HealthVerb {
-    /// List all health check targets; the exit code is 1 if one is not up
-    List(Common),
+    /// List health check targets; the exit code is 1 if one of them is not up
+    List(HealthList),
+}
+
+/// The arguments of `backend list`.
+#[derive(Debug, Args)]
+pub struct BackendList {
+    #[command(flatten)]
+    of: Of,
+    /// List only backends in this state; repeat the option for several states
+    #[arg(long, value_name = "STATE", value_parser = BACKEND_STATES)]
+    state: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// The arguments of `vip list`.
+#[derive(Debug, Args)]
+pub struct VipList {
+    #[command(flatten)]
+    of: Of,
+    /// List only VIPs in this state
+    #[arg(long, value_name = "STATE", value_parser = ["ready", "not-ready"])]
+    state: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// The arguments of `health list`.
+#[derive(Debug, Args)]
+pub struct HealthList {
+    #[command(flatten)]
+    of: Of,
+    /// List only targets in this state; repeat the option for several states
+    #[arg(long, value_name = "STATE", value_parser = CHECK_STATES)]
+    state: Vec<String>,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// The options that select flows.
@@ -168,6 +200,12 @@ pub enum FlowVerb {
         /// The flows to list.
         #[command(flatten)]
         which: WhichFlows,
+        /// List only flows to backends of this leaf pool
+        #[arg(long, value_name = "POOL")]
+        pool: Option<String>,
+        /// List only flows in this state; repeat the option for several states
+        #[arg(long, value_name = "STATE", value_parser = FLOW_STATES)]
+        state: Vec<String>,
         /// List at most N flows, 1 to 10000
         #[arg(long, default_value_t = 100, value_name = "N")]
         limit: usize,
@@ -190,7 +228,7 @@ pub enum FlowVerb {
 /// Runs a subcommand of `backend`.
 pub fn backend(verb: &BackendVerb) -> anyhow::Result<ExitCode> {
     match verb {
-        BackendVerb::List(common) => list_backends(common),
+        BackendVerb::List(asked) => list_backends(asked),
         BackendVerb::Drain(asked) => drain(asked),
         BackendVerb::Undrain(which) => set_override(which, "undrain", &Beside::default(), None),
         BackendVerb::Down { which, beside } => set_override(which, "down", beside, None),
@@ -200,8 +238,8 @@ pub fn backend(verb: &BackendVerb) -> anyhow::Result<ExitCode> {
 }
 
 fn drain(asked: &Drain) -> anyhow::Result<ExitCode> {
-    let Drain { name, pool, beside, wait, socket, config, json } = asked;
-    let reach = Reach { socket: socket.clone(), config: config.clone(), wait: None };
+    let Drain { name, pool, beside, wait, endpoint, json } = asked;
+    let reach = Reach { endpoint: endpoint.clone(), wait: None };
     let which = Which { name: name.clone(), pool: pool.clone(), common: Common { reach, json: *json } };
     let result = set_override(&which, "drain", beside, None)?;
     match wait {
@@ -290,15 +328,20 @@ fn says(overridden: Option<Override>) -> String {
     }
 }
 
-fn list_backends(common: &Common) -> anyhow::Result<ExitCode> {
-    let rows: Vec<BackendRow> = common.get("/v1/backends")?;
+fn list_backends(BackendList { of, state, common }: &BackendList) -> anyhow::Result<ExitCode> {
+    let mut rows: Vec<BackendRow> = common.get("/v1/backends")?;
+    of.backends(common, &mut rows)?;
+    in_states(&mut rows, state, |row| row.state);
+    let is_well = |row: &BackendRow| row.state == BackendState::Serving && row.less_for.is_empty();
+    let all_well = rows.iter().all(is_well);
+    let more = of.most.cut(&mut rows);
     let headings =
         ["backend", "pool", "address", "state", "why", "override", ">weight", ">share", ">flows", ">packets"];
     let row = |row: &BackendRow| {
         let share = row.shares.values().copied().fold(0.0, f64::max);
         [
             row.name.clone(),
-            row.pool.clone(),
+            or_dash((!row.pool.is_empty()).then_some(&row.pool)),
             row.address.to_string(),
             state_by_vip(row),
             row.flush_error.as_ref().map_or_else(|| word(&row.why), |error| format!("flush failed: {error}")),
@@ -310,9 +353,8 @@ fn list_backends(common: &Common) -> anyhow::Result<ExitCode> {
         ]
     };
     let list = Backends { backends: rows };
-    common.show(&list, |list| table(headings, list.backends.iter().map(row)))?;
-    let is_well = |row: &BackendRow| row.state == BackendState::Serving && row.less_for.is_empty();
-    Ok(verdict(list.backends.iter().all(is_well)))
+    common.show(&list, |list| table(headings, list.backends.iter().map(row)) + &more)?;
+    Ok(verdict(all_well))
 }
 
 /// Wraps the list of backends in an object, because JSON output is always an object.
@@ -335,8 +377,12 @@ fn state_by_vip(row: &BackendRow) -> String {
 }
 
 /// Runs a subcommand of `vip`.
-pub fn vip(VipVerb::List(common): &VipVerb) -> anyhow::Result<ExitCode> {
-    let rows: Vec<VipRow> = common.get("/v1/vips")?;
+pub fn vip(VipVerb::List(VipList { of, state, common }): &VipVerb) -> anyhow::Result<ExitCode> {
+    let mut rows: Vec<VipRow> = common.get("/v1/vips")?;
+    of.vips(&mut rows)?;
+    rows.retain(|vip| state.as_ref().is_none_or(|state| vip.ready == (state == "ready")));
+    let all_ready = rows.iter().all(|vip| vip.ready);
+    let more = of.most.cut(&mut rows);
     let headings =
         ["vip", "addresses", "service", "pool", "served by", "serving", "ready", ">flows", ">packets"];
     let row = |vip: &VipRow, service: &ServiceRow| {
@@ -360,9 +406,9 @@ pub fn vip(VipVerb::List(common): &VipVerb) -> anyhow::Result<ExitCode> {
     common.show(&list, |list| {
         let services =
             |vip: &'_ VipRow| vip.services.iter().map(|service| row(vip, service)).collect::<Vec<_>>();
-        table(headings, list.vips.iter().flat_map(services))
+        table(headings, list.vips.iter().flat_map(services)) + &more
     })?;
-    Ok(verdict(list.vips.iter().all(|vip| vip.ready)))
+    Ok(verdict(all_ready))
 }
 
 /// Formats the number of serving backends, for example `2 of 3` or `2 of 3 IPv4, 0 of 3 IPv6`.
@@ -376,14 +422,19 @@ fn serving(service: &ServiceRow) -> String {
 }
 
 /// Runs a subcommand of `health`.
-pub fn health(HealthVerb::List(common): &HealthVerb) -> anyhow::Result<ExitCode> {
-    let view: HealthView = common.get("/v1/health")?;
+pub fn health(HealthVerb::List(HealthList { of, state, common }): &HealthVerb) -> anyhow::Result<ExitCode> {
+    let mut view: HealthView = common.get("/v1/health")?;
+    of.targets(common, &mut view.targets)?;
+    in_states(&mut view.targets, state, |row| row.state);
+    let is_well = view.own_fault.is_none() && view.targets.iter().all(|row| row.state == CheckState::Up);
+    let more = of.most.cut(&mut view.targets);
     common.show(&view, |view| {
         let fault = view.own_fault.as_slice();
         table(TARGET_HEADINGS, view.targets.iter().map(target_row))
+            + &more
             + &lines("local failure, health states are frozen: ", fault)
     })?;
-    Ok(verdict(view.own_fault.is_none() && view.targets.iter().all(|row| row.state == CheckState::Up)))
+    Ok(verdict(is_well))
 }
 
 fn target_row(row: &TargetRow) -> [String; TARGET_HEADINGS.len()] {
@@ -403,7 +454,9 @@ fn target_row(row: &TargetRow) -> [String; TARGET_HEADINGS.len()] {
 /// Runs a subcommand of `flow`.
 pub fn flow(verb: &FlowVerb) -> anyhow::Result<ExitCode> {
     match verb {
-        FlowVerb::List { which, limit, common } => list_flows(which, *limit, common),
+        FlowVerb::List { which, pool, state, limit, common } => {
+            list_flows(which, pool.as_ref(), state, *limit, common)
+        }
         FlowVerb::Purge { which, common } => {
             let filter = filter(which)
                 .ok_or_else(|| usage("`flow purge` needs --vip VIP, --backend BACKEND or --all"))?;
@@ -420,9 +473,23 @@ fn filter(which: &WhichFlows) -> Option<String> {
     vip.or(backend).or_else(|| which.all.then(|| "all=true".to_owned()))
 }
 
-fn list_flows(which: &WhichFlows, limit: usize, common: &Common) -> anyhow::Result<ExitCode> {
+fn list_flows(
+    which: &WhichFlows,
+    pool: Option<&String>,
+    state: &[String],
+    limit: usize,
+    common: &Common,
+) -> anyhow::Result<ExitCode> {
     let filter = filter(which).map(|filter| format!("&{filter}")).unwrap_or_default();
-    let page: FlowPage = common.get(&format!("/v1/flows?limit={limit}{filter}"))?;
+    // The API does not select flows by pool or state, so the selection is made here.
+    let selects = pool.is_some() || !state.is_empty();
+    let asked = if selects { FLOWS_AT_MOST } else { limit };
+    let mut page: FlowPage = common.get(&format!("/v1/flows?limit={asked}{filter}"))?;
+    let unseen = selects && page.more;
+    page.flows.retain(|row| pool.is_none_or(|pool| row.pool.as_ref() == Some(pool)));
+    in_states(&mut page.flows, state, |row| row.state);
+    page.more |= page.flows.len() > limit;
+    page.flows.truncate(limit);
     let row = |row: &FlowRow| {
         let probation = if row.on_probation { ", on probation" } else { "" };
         [
@@ -437,8 +504,14 @@ fn list_flows(which: &WhichFlows, limit: usize, common: &Common) -> anyhow::Resu
     };
     common.show(&page, |page| {
         let headings = [">thread", "tag", "service", "backend", "pool", "state", ">idle"];
-        let more = if page.more { "more flows exist, raise --limit to list them\n" } else { "" };
-        table(headings, page.flows.iter().map(row)) + more
+        let more = match (unseen, page.more) {
+            (true, _) => {
+                format!("only {FLOWS_AT_MOST} flows were searched, select flows by --vip or --backend\n")
+            }
+            (false, true) => "more flows exist, raise --limit to list them\n".to_owned(),
+            (false, false) => String::new(),
+        };
+        table(headings, page.flows.iter().map(row)) + &more
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,15 +1,17 @@
-//! Writes the output of all subcommands to standard output and standard error without buffering.
+//! Opens the files of subcommands, and writes their output to standard output and standard error
+//! without buffering.
 //!
 //! A closed pipe (`sluicegate flow list | head`) is not an error: the rest of the output is
 //! discarded and the exit code does not change. Any other write error, such as a full disk, ends
 //! the process with exit code 1. Files with captured packets are readable only by their owner. The
 //! log of `run` is written by the module `logging` of the binary.
 
+use std::convert::Infallible;
 use std::fmt::Arguments;
 use std::fs::{File, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use nix::errno::Errno;
@@ -56,6 +58,14 @@ fn write_to(to: &mut impl Write, words: Arguments<'_>) -> io::Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written,
     }
+}
+
+/// Parses the name of an input file. The name `-` stands for standard input.
+///
+/// # Errors
+/// Never returns an error. The type is the one that an argument parser needs.
+pub fn file_or_stdin(name: &str) -> Result<PathBuf, Infallible> {
+    Ok(PathBuf::from(if name == "-" { "/dev/stdin" } else { name }))
 }
 
 /// Creates or truncates a file for captured packets with mode 0600.

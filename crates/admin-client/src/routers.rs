@@ -15,6 +15,7 @@ use clap::{Args, Subcommand};
 
 use crate::client::{Client, Common, escape};
 use crate::failure::{Failure, verdict};
+use crate::filter::{ANNOUNCEMENT_STATES, Most, in_states};
 use crate::out::outln;
 use crate::table::{ago, failed, lines, or_dash, table, word};
 
@@ -23,7 +24,22 @@ use crate::table::{ago, failed, lines, or_dash, table, word};
 pub enum BgpVerb {
     /// Show BGP peers and announced VIPs, with the reason for each VIP and address family that is
     /// not announced; the exit code is 1 if a session or an announcement is missing
-    Status(Common),
+    Status(BgpStatus),
+}
+
+/// The arguments of `bgp status`.
+#[derive(Debug, Args)]
+pub struct BgpStatus {
+    /// Show only this VIP
+    #[arg(long, value_name = "VIP")]
+    vip: Option<String>,
+    /// Show only VIPs in this state; repeat the option for several states
+    #[arg(long, value_name = "STATE", value_parser = ANNOUNCEMENT_STATES)]
+    state: Vec<String>,
+    #[command(flatten)]
+    most: Most,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// The subcommands of `sluicegate machine`.
@@ -62,16 +78,21 @@ pub struct Drain {
 }
 
 /// Runs a subcommand of `bgp`.
-pub fn bgp(BgpVerb::Status(common): &BgpVerb) -> anyhow::Result<ExitCode> {
-    let view: BgpView = common.get("/v1/bgp")?;
-    common.show(&view, words)?;
+pub fn bgp(BgpVerb::Status(BgpStatus { vip, state, most, common }): &BgpVerb) -> anyhow::Result<ExitCode> {
+    let mut view: BgpView = common.get("/v1/bgp")?;
+    if let Some(vip) = vip {
+        view.vips.retain(|row| row.vip == *vip);
+        anyhow::ensure!(!view.vips.is_empty(), "no VIP {vip:?}, `sluicegate bgp status` shows all names");
+    }
+    in_states(&mut view.vips, state, |row| row.state);
     let is_announced =
         |state| matches!(state, AnnouncementState::Announced | AnnouncementState::NotConfigured);
-    Ok(verdict(
-        view.peers.iter().all(|peer| peer.state == SessionState::Established)
-            && view.vips.iter().all(|vip| is_announced(vip.state))
-            && view.warnings.is_empty(),
-    ))
+    let is_well = view.peers.iter().all(|peer| peer.state == SessionState::Established)
+        && view.vips.iter().all(|vip| is_announced(vip.state))
+        && view.warnings.is_empty();
+    let more = most.cut(&mut view.vips);
+    common.show(&view, |view| words(view) + &more)?;
+    Ok(verdict(is_well))
 }
 
 fn words(view: &BgpView) -> String {

@@ -1,7 +1,9 @@
 //! Implements `sluicegate top`, which reads the counters twice and divides the differences by the
 //! time between the two readings. The result is a live screen, or with `--once` a table or JSON.
-//! The submodule `rates` computes the rates and `screen` draws the screen.
+//! The submodule `rates` computes the rates, `screen` draws the screen, and `controls` handles
+//! keys.
 
+mod controls;
 mod rates;
 mod screen;
 
@@ -15,8 +17,9 @@ use admin::stats::Stats;
 use admin::view::{BackendRow, StateTotals, Status, VipRow};
 use clap::Args;
 use config::parse_duration;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
+use ratatui::crossterm::event::{self, Event, KeyEvent};
 
+use self::controls::{Controls, Sort};
 use self::rates::Rates;
 use crate::client::{Client, Reach};
 use crate::failure::usage;
@@ -30,12 +33,28 @@ pub struct Arguments {
     /// Update the rates at this interval, 100ms to 1h
     #[arg(long, default_value = "1s", value_name = "DURATION", value_parser = interval)]
     interval: Duration,
+    /// Sort VIPs and backends by this column; on the live screen, `s` selects the next column
+    #[arg(long, value_name = "COLUMN", default_value = "packets")]
+    sort: Sort,
+    /// Show only VIPs, backends and drop reasons whose names contain this text; on the live screen,
+    /// `/` changes the text
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    filter: String,
+    /// Print at most N VIPs and N backends; requires `--once` (default: all)
+    #[arg(long, value_name = "N", requires = "once")]
+    limit: Option<usize>,
     /// Read the counters twice, print one table and exit
     #[arg(long)]
     once: bool,
     /// Print JSON; requires `--once`
     #[arg(long)]
     json: bool,
+}
+
+impl Arguments {
+    fn controls(&self) -> Controls {
+        Controls { sort: self.sort, filter: self.filter.to_lowercase(), ..Controls::default() }
+    }
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -62,8 +81,11 @@ pub fn top(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let first = Reading::take(&client)?;
     let mut terminal = ratatui::try_init()?;
     let looks = look_on(client, arguments.interval, first);
-    let draw = |shown: &Shown| Ok(terminal.draw(|frame| screen::draw(frame, shown)).map(|_| ())?);
-    let ended = watch(&looks, arguments.interval, draw, operator_leaves);
+    let draw = |shown: &Shown, controls: &Controls| {
+        Ok(terminal.draw(|frame| screen::draw(frame, shown, controls)).map(|_| ())?)
+    };
+    let leaves = |wait, controls: &mut Controls| keys(wait, |key| controls.press(key));
+    let ended = watch(&looks, arguments.interval, arguments.controls(), draw, leaves);
     ratatui::try_restore()?;
     ended.map(|()| ExitCode::SUCCESS)
 }
@@ -71,8 +93,14 @@ pub fn top(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 fn once(client: &Client, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mut last = Reading::take(client)?;
     std::thread::sleep(arguments.interval);
-    let look = Look::take(client, &mut last)?;
-    show(&look.rates, arguments.json, words)?;
+    let mut rates = Look::take(client, &mut last)?.rates;
+    let controls = arguments.controls();
+    for rows in [&mut rates.services, &mut rates.backends] {
+        let shown = controls.arrange(rows).into_iter().take(arguments.limit.unwrap_or(usize::MAX));
+        *rows = shown.cloned().collect();
+    }
+    rates.drops.retain(|drop| controls.has(&drop.reason));
+    show(&rates, arguments.json, words)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -143,12 +171,13 @@ struct Shown {
 }
 
 /// Draws updates as they arrive, until `leaves` returns `true`. The closure `leaves` waits for a
-/// key press, at most for the given time.
+/// key press, at most for the given time, and applies it to the controls.
 fn watch(
     looks: &Receiver<anyhow::Result<Look>>,
     interval: Duration,
-    mut draw: impl FnMut(&Shown) -> anyhow::Result<()>,
-    mut leaves: impl FnMut(Duration) -> anyhow::Result<bool>,
+    mut controls: Controls,
+    mut draw: impl FnMut(&Shown, &Controls) -> anyhow::Result<()>,
+    mut leaves: impl FnMut(Duration, &mut Controls) -> anyhow::Result<bool>,
 ) -> anyhow::Result<()> {
     let (mut shown, mut last): (Option<Shown>, _) = (None, Instant::now());
     loop {
@@ -169,9 +198,9 @@ fn watch(
         }
         if let Some(shown) = &mut shown {
             shown.silence = last.elapsed().saturating_sub(interval);
-            draw(shown)?;
+            draw(shown, &controls)?;
         }
-        if leaves(KEYS_EVERY)? {
+        if leaves(KEYS_EVERY, &mut controls)? {
             return Ok(());
         }
     }
@@ -180,20 +209,16 @@ fn watch(
 /// Waits until the operator presses a key that quits, or until the screen must be drawn again.
 /// Returns `true` if the operator quits.
 pub(crate) fn operator_leaves(wait: Duration) -> anyhow::Result<bool> {
-    let deadline = Instant::now() + wait;
-    while event::poll(deadline.saturating_duration_since(Instant::now()))? {
-        match event::read()? {
-            Event::Key(key) if leaves(key) => return Ok(true),
-            Event::Resize(..) => return Ok(false),
-            _ => {}
-        }
-    }
-    Ok(false)
+    keys(wait, |key| Controls::default().press(key))
 }
 
-fn leaves(key: KeyEvent) -> bool {
-    let control_c = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-    control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
+/// Waits for a key, and returns the result of `press`. Returns `false` if the screen must be drawn
+/// again for another reason.
+fn keys(wait: Duration, mut press: impl FnMut(KeyEvent) -> bool) -> anyhow::Result<bool> {
+    if !event::poll(wait)? {
+        return Ok(false);
+    }
+    Ok(matches!(event::read()?, Event::Key(key) if press(key)))
 }
 
 fn words(rates: &Rates) -> String {
@@ -252,6 +277,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
+    use crate::client::Endpoint;
 
     // Promise: top-exit
     #[test]
@@ -261,16 +287,20 @@ mod tests {
         let socket = folder.join("mute.sock");
         let mute = UnixListener::bind(&socket).unwrap();
         let hour = Duration::from_secs(3_600);
-        let client = Client::new(&Reach { socket: Some(socket), config: None, wait: Some(hour) }).unwrap();
+        let client = Client::new(&Reach {
+            endpoint: Endpoint { socket: Some(socket), ..Endpoint::default() },
+            wait: Some(hour),
+        })
+        .unwrap();
         let looks = look_on(client, Duration::ZERO, Reading { stats: Stats::default(), at: Instant::now() });
         // The client thread sends its first request and then waits up to an hour for the response.
         let asked = mute.accept().unwrap();
         let mut iterations = 0;
-        let leaves = |_: Duration| {
+        let leaves = |_: Duration, _: &mut Controls| {
             iterations += 1;
             Ok(iterations == 3)
         };
-        watch(&looks, hour, |_| panic!("no response was sent"), leaves).unwrap();
+        watch(&looks, hour, Controls::default(), |_, _| panic!("no response was sent"), leaves).unwrap();
         assert_eq!(iterations, 3);
         drop(asked);
         std::fs::remove_dir_all(&folder).unwrap();
@@ -283,7 +313,7 @@ mod tests {
         sender.send(Ok(Look { status: Status::default(), rates })).unwrap();
         let mut drawn = Vec::new();
         let mut sender = Some(sender);
-        let leaves = |_: Duration| {
+        let leaves = |_: Duration, _: &mut Controls| {
             std::thread::sleep(Duration::from_millis(1));
             if let Some(sender) = sender.take() {
                 sender.send(Err(anyhow::anyhow!("no response"))).unwrap();
@@ -293,7 +323,8 @@ mod tests {
         let ended = watch(
             &looks,
             Duration::ZERO,
-            |shown| {
+            Controls::default(),
+            |shown, _| {
                 drawn.push(shown.history.len());
                 Ok(())
             },
@@ -301,13 +332,5 @@ mod tests {
         );
         assert_eq!(ended.unwrap_err().to_string(), "no response");
         assert_eq!(drawn, [1]);
-    }
-
-    #[test]
-    fn q_escape_and_control_c_leave() {
-        let key = |code, modifiers| leaves(KeyEvent::new(code, modifiers));
-        assert!(key(KeyCode::Char('q'), KeyModifiers::NONE) && key(KeyCode::Esc, KeyModifiers::NONE));
-        assert!(key(KeyCode::Char('c'), KeyModifiers::CONTROL));
-        assert!(!key(KeyCode::Char('c'), KeyModifiers::NONE) && !key(KeyCode::Enter, KeyModifiers::NONE));
     }
 }

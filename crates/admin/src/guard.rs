@@ -35,7 +35,7 @@ async fn judge(State(state): State<AppState>, request: Request, next: Next) -> R
     }
     let peer = request.extensions().get::<Peer>();
     let refusal = peer.and_then(|peer| beyond_role(peer, &method, &path));
-    let peer = peer.map_or_else(|| "?".to_owned(), Peer::to_string);
+    let client = peer.map_or_else(|| "?".to_owned(), Peer::to_string);
     let response = match refusal {
         // The role is checked before the body is read, because the body may be large.
         Some(refusal) => refusal,
@@ -47,18 +47,18 @@ async fn judge(State(state): State<AppState>, request: Request, next: Next) -> R
     match response.extensions().get::<AuditRecord>() {
         Some(AuditRecord::Said { words, reason }) => {
             // log: An operator changed the state of the load balancer with the command line or the
-            // API. `peer` names the client.
-            tracing::info!(change = "override", %peer, reason, "operator command: {words}");
+            // API. `client` names the client.
+            tracing::info!(change = "override", %client, reason, "operator command: {words}");
         }
         Some(AuditRecord::Noted(words)) => {
             // log: An operator ran a command that does not change the state, such as counting keys.
-            // `peer` names the client.
-            tracing::info!(%peer, "operator query: {words}");
+            // `client` names the client.
+            tracing::info!(%client, "operator query: {words}");
         }
-        Some(AuditRecord::Logged) => tracing::debug!(%peer, %method, path, "operator command"),
+        Some(AuditRecord::Logged) => tracing::debug!(%client, %method, route = path, "operator command"),
         // log: A command of an operator failed with HTTP status `status`, for example because the
-        // role of the client is too low. If the line repeats, check the client in `peer`.
-        None => tracing::warn!(%peer, %method, path, status, "operator command rejected"),
+        // role of the client is too low. If the line repeats, check the client in `client`.
+        None => tracing::warn!(%client, %method, route = path, status, "operator command rejected"),
     }
     response
 }

@@ -59,16 +59,16 @@ pub(super) struct OfUpgrade {
     binary: Option<String>,
 }
 
-/// Upgrades are allowed only through the Unix socket, because the client chooses the program that
-/// replaces this process.
+/// A client on another machine cannot choose the program that replaces this process.
 pub(super) async fn upgrade(
     state: State<AppState>,
     of: Result<Query<OfUpgrade>, QueryRejection>,
     peer: Option<Extension<Peer>>,
 ) -> Result<Done<Upgraded>, Refusal> {
     let Query(OfUpgrade { binary }) = query(of)?;
-    if !matches!(peer.as_deref(), None | Some(Peer::Unix { .. })) {
-        let words = "an upgrade is possible only through the Unix socket of this machine";
+    if binary.is_some() && !matches!(peer.as_deref(), None | Some(Peer::Unix { .. })) {
+        let words =
+            "an upgrade to another program file is possible only through the Unix socket of this machine";
         return Err(Refusal::new(RefusalKind::Forbidden, words));
     }
     let upgraded = ask(&state, |answer| Command::Upgrade { binary, answer }).await??;

@@ -186,12 +186,11 @@ fn machine_commands() -> Vec<Operation> {
     let upgrade = Operation::json::<Upgraded>(
         "post",
         UPGRADE,
-        "Starts a new process that takes over flows, overrides, health states and queues, and ends this process. The request is allowed only on the Unix socket.",
+        "Starts a new process that takes over flows, overrides, health states and queues, and ends this process.",
         "The version and the process ID of the new process, and the duration of the upgrade.",
         plain(post(handlers::upgrade)),
     );
-    let binary =
-        "The absolute path of the new program. The default is the file from which this process was started.";
+    let binary = "The absolute path of the new program. The default is the file from which this process was started. The parameter is allowed only on the Unix socket.";
     vec![
         upgrade.query("binary", binary, text()).refuses(&[403, 409]),
         operation(

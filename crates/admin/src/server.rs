@@ -237,8 +237,8 @@ async fn secured(
 ) -> Option<TlsStream<TcpStream>> {
     match timeout(within, handshake).await {
         Ok(Ok(stream)) => return Some(stream),
-        Ok(Err(error)) => tracing::debug!(%error, peer = %address, "TLS handshake failed"),
-        Err(_) => tracing::debug!(peer = %address, "TLS handshake timed out"),
+        Ok(Err(error)) => tracing::debug!(%error, %address, "TLS handshake failed"),
+        Err(_) => tracing::debug!(%address, "TLS handshake timed out"),
     }
     None
 }

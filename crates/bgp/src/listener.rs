@@ -148,7 +148,7 @@ impl Drop for Listener {
         // The socket is shut down explicitly, because another listener may need the address
         // immediately, and the accept task holds the socket until the runtime polls the task again.
         if let Err(error) = SockRef::from(&*self.socket).shutdown(Shutdown::Both) {
-            tracing::debug!(%error, at = %self.address, "BGP listener shutdown failed");
+            tracing::debug!(%error, address = %self.address, "BGP listener shutdown failed");
         }
         self.task.abort();
     }
@@ -159,7 +159,7 @@ async fn accept(socket: Arc<TcpListener>, callers: Callers) {
         match socket.accept().await {
             Ok((stream, from)) => {
                 if let Err(why) = callers.give(stream, from) {
-                    tracing::debug!(%from, why, "BGP connection refused");
+                    tracing::debug!(address = %from, why, "BGP connection refused");
                 }
             }
             // The listener is being closed.

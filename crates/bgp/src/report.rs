@@ -73,7 +73,7 @@ impl Report {
             asn = negotiated.asn,
             router_id = %negotiated.router_id,
             hold_time = words::span(negotiated.hold),
-            families = words::list(&negotiated.families),
+            family = words::list(&negotiated.families),
             refused = (!negotiated.refused.is_empty()).then(|| words::list(&negotiated.refused)),
             "BGP session established"
         );

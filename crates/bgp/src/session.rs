@@ -319,7 +319,7 @@ impl Session {
                 // 7606). Its routes are ignored anyway. Report the error to the
                 // operator of the router. Further errors are counted in `tolerated_errors` and not
                 // logged.
-                tracing::warn!(peer = self.config.name, what, "malformed UPDATE tolerated");
+                tracing::warn!(peer = self.config.name, why = what, "malformed UPDATE tolerated");
             }
         }
         let Some(most) = self.config.max_prefixes else { return };

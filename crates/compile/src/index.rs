@@ -76,6 +76,16 @@ impl Index {
         self.memberships.iter().filter(|membership| !membership.key.is_peer())
     }
 
+    /// Returns the number of backends: each backend is counted once in each leaf pool, however many
+    /// pools and VIPs use the leaf pool. All commands and messages use this number.
+    #[must_use]
+    pub fn backend_count(&self) -> usize {
+        let key = |membership: &'_ Membership| -> (Arc<str>, Arc<str>) {
+            (Arc::clone(&membership.key.pool), Arc::clone(&membership.key.backend))
+        };
+        self.backends().map(key).collect::<HashSet<_>>().len()
+    }
+
     /// Returns `true` if the slot belongs to a peer.
     #[must_use]
     pub fn is_peer(&self, slot: SlotId) -> bool {

@@ -19,7 +19,7 @@ use crate::message::{Expected, Message};
 use crate::pieces::{self, Piece};
 use crate::problem::Problem;
 use crate::reader::{Node, Part, Section};
-use crate::report::{At, MAX_FILES, Place, Report, Text};
+use crate::report::{At, MAX_FILES, Place, Report, Text, is_open_file};
 use crate::syntax::{self, Flaw};
 use crate::words::quote;
 
@@ -248,8 +248,7 @@ fn read(path: &Path, most: u64) -> Result<String, Unreadable> {
     }
     // Opening a named pipe would block until another process opens it for writing. A pipe that the
     // shell has passed to this process is already open.
-    let is_open = OPEN_FILES.iter().any(|folder| path.starts_with(folder));
-    if found.is_fifo() && !is_open {
+    if found.is_fifo() && !is_open_file(path) {
         return Err(Unreadable::File("it is a pipe, not a file".to_owned()));
     }
     let mut bytes = Vec::new();
@@ -269,9 +268,6 @@ fn read(path: &Path, most: u64) -> Result<String, Unreadable> {
 /// The maximum size of all files together, in bytes.
 pub const MAX_BYTES: u64 = 16 << 20;
 const MAX_DEPTH: usize = 16;
-/// Paths of files that this process has already opened. `config check <(command)` passes such a
-/// path.
-const OPEN_FILES: [&str; 3] = ["/dev/fd", "/dev/stdin", "/proc/self/fd"];
 const INCLUDE: Expected = Expected::new("a list of files or patterns").example("[\"vips/*.toml\"]");
 const NAME: Expected =
     Expected::new("a file or a pattern with *, ? or [a-z] (without **), relative to this file's folder")

@@ -54,6 +54,12 @@ pub struct At<T> {
     pub place: Place,
 }
 
+/// Returns `true` for the path of a file that this process has already opened, such as the pipe of
+/// `config check <(command)`.
+pub(crate) fn is_open_file(path: &Path) -> bool {
+    ["/dev/fd", "/dev/stdin", "/proc/self/fd"].iter().any(|folder| path.starts_with(folder))
+}
+
 /// Returns the values without their positions.
 pub fn values<T: Clone>(list: &[At<T>]) -> Vec<T> {
     list.iter().map(|at| at.value.clone()).collect()
@@ -223,9 +229,10 @@ impl Report {
         pieces::is_large(self.texts().map(|text| text.text.len()).sum())
     }
 
-    /// Returns the folder of the file that contains a position.
+    /// Returns the folder of the file that contains a position. For a pipe from the shell, this is
+    /// the working directory, which is the empty path.
     pub fn folder(&self, place: &Place) -> PathBuf {
-        let file = self.file(place.offset).map(|(_, text)| &*text.path);
+        let file = self.file(place.offset).map(|(_, text)| &*text.path).filter(|path| !is_open_file(path));
         file.and_then(Path::parent).unwrap_or(Path::new("")).to_owned()
     }
 

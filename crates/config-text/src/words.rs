@@ -33,6 +33,31 @@ pub fn few<T: Display>(all: impl IntoIterator<Item = T>) -> String {
     }
 }
 
+/// A log line about one change, or about several similar changes.
+#[derive(Debug)]
+pub struct LogLine<T> {
+    /// The name of the affected object, or the first names.
+    pub names: String,
+    /// The number of changes, or `None` if the line describes only one.
+    pub count: Option<usize>,
+    /// The first change.
+    pub first: T,
+}
+
+/// Limits the number of log lines for changes that happen together. Up to eight changes have one
+/// line each. More changes share one line.
+pub fn log_lines<T, N: Display>(changes: Vec<T>, name: impl Fn(&T) -> N) -> Vec<LogLine<T>> {
+    let (names, count) = (few(changes.iter().map(&name)), changes.len());
+    if count > LINES {
+        return changes
+            .into_iter()
+            .take(1)
+            .map(|first| LogLine { names: names.clone(), count: Some(count), first })
+            .collect();
+    }
+    changes.into_iter().map(|first| LogLine { names: name(&first).to_string(), count: None, first }).collect()
+}
+
 /// Quotes a string for a message. Control characters are escaped, and long strings are cut.
 #[must_use]
 pub fn quote(text: &str) -> String {
@@ -43,6 +68,8 @@ pub fn quote(text: &str) -> String {
 }
 
 const FEW: usize = 3;
+/// The maximum number of similar changes with separate log lines.
+const LINES: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -60,5 +87,15 @@ mod tests {
         assert_eq!(few([1; 0]), "none");
         assert_eq!(few(["a", "b", "c"]), "a, b, c");
         assert_eq!(few(1..=5), "1, 2, 3 and 2 more");
+    }
+
+    #[test]
+    fn more_than_eight_changes_share_a_log_line() {
+        let of = |count: u32| log_lines((1..=count).collect(), |number| format!("v{number}"));
+        assert!(of(0).is_empty());
+        let all = of(8);
+        assert_eq!((all.len(), &*all[7].names, all[7].count, all[7].first), (8, "v8", None, 8));
+        let [one] = &of(2_000)[..] else { panic!("more than one line") };
+        assert_eq!((&*one.names, one.count, one.first), ("v1, v2, v3 and 1997 more", Some(2_000), 1));
     }
 }

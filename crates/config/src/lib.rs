@@ -109,7 +109,7 @@ pub use self::trace::Trace;
 pub use self::upstream_tunnels::UpstreamTunnels;
 pub use self::vip::{Service, Vip};
 pub use self::vlan::{Vlan, VlanRule};
-pub use config_text::{Problem, Problems, Severity, format_duration, parse_duration, words};
+pub use config_text::{Problem, Problems, Severity, format_duration, natural, parse_duration, words};
 pub use forwarder::{Prefix, Suffix};
 
 use config_text::{BaseDir, MAX_BYTES, Report, Root, gather, parallel, read_text};

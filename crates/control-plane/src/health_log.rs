@@ -6,8 +6,10 @@
 
 use config::words::few;
 use health::{Advice, Flush, Flushed, HealthState, StateChange, TargetKey};
+use packet::Family;
 
 use crate::controller::Controller;
+use crate::log_fields;
 use compile::SlotKey;
 
 /// Logs one line for each changed health state. If more than 64 states change together, one more
@@ -27,23 +29,26 @@ pub fn log_changes(controller: &Controller, turned: &[StateChange]) {
 fn line(controller: &Controller, turned: &StateChange) {
     let affected = controller.affected(&turned.key);
     let backend = few(&affected.backends);
-    let (pool, vip) = (few(&affected.pools), vips(&affected.vips, &turned.key));
+    let (pool, vip) = (few(&affected.pools), few(&affected.vips));
+    let family = turned.key.through.as_ref().map(|through| log_fields::family(Family::of(through.vip)));
     let (address, check) = (turned.key.address, &turned.key.check.name);
     match turned.state {
         HealthState::Down => {
-            let reason = turned.why.as_deref().unwrap_or("no attempt passed");
+            let why = turned.why.as_deref().unwrap_or("no attempt passed");
             // log: A check of a backend failed `fall` times in a row, so the backend is down.
             // Examine the backend. The fields contain the check and the reason, and `sluicegate
             // health list` shows all checks.
             tracing::warn!(
-                target: "health", change = "backend", %backend, %address, %pool, %vip, %check, reason, "backend down"
+                target: "health", change = "backend", %backend, %address, %pool, %vip, family, %check, why,
+                "backend down"
             );
         }
         HealthState::Up => {
-            let reason = "check passes";
+            let why = "check passes";
             // log: A check of a backend passed `rise` times in a row. No action is needed.
             tracing::info!(
-                target: "health", change = "backend", %backend, %address, %pool, %vip, %check, reason, "backend up"
+                target: "health", change = "backend", %backend, %address, %pool, %vip, family, %check, why,
+                "backend up"
             );
         }
         HealthState::Unknown => {}
@@ -67,14 +72,14 @@ pub fn log_advice(controller: &Controller, advised: &[(TargetKey, Advice)]) {
 
 /// Logs the servers whose flush starts now.
 pub fn log_flushes(controller: &Controller, begun: &[Flush]) {
-    for (key, server) in
+    for (key, address) in
         begun.iter().take(LINES).filter_map(|one| Some((controller.flushed_for(one.number)?.0, one.server)))
     {
         let SlotKey { backend, pool, .. } = key;
         // log: A server of a keyed pool with `rejoin = "flush"` was unavailable. The server is
         // flushed before it serves again.
         tracing::info!(
-            target: "health", change = "backend", %backend, %pool, %server, "flush started"
+            target: "health", change = "backend", %backend, %pool, %address, "flush started"
         );
     }
 }
@@ -94,20 +99,11 @@ pub fn log_flushed(controller: &Controller, outcomes: &[Flushed]) {
             // log: A server did not acknowledge `flush_all`, so it does not serve. Examine the
             // server. With `rejoin = "serve"`, servers are used without a flush and may return
             // outdated values.
-            Err(reason) if before.last_error.as_ref() != Some(reason) => tracing::warn!(
-                target: "health", change = "backend", %backend, %pool, %address, reason, "flush failed"
+            Err(error) if before.last_error.as_ref() != Some(error) => tracing::warn!(
+                target: "health", change = "backend", %backend, %pool, %address, error, "flush failed"
             ),
             Err(_) => {}
         }
-    }
-}
-
-/// Returns the names of the affected VIPs. For a check through a VIP, returns the address of that
-/// VIP.
-fn vips(names: &std::collections::BTreeSet<std::sync::Arc<str>>, key: &TargetKey) -> String {
-    match &key.through {
-        Some(through) => through.vip.to_string(),
-        None => few(names),
     }
 }
 
@@ -116,12 +112,13 @@ const LINES: usize = 64;
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
     use std::time::Duration;
 
     use config::parse;
 
     use super::*;
+    use crate::log_fields::tests::logged;
 
     const FILE: &str = r#"
 [cluster]
@@ -150,30 +147,6 @@ services = [{ ports = [80], protocol = "tcp", pool = "p" }]
         Controller::start(Arc::new(config), "lb1", Arc::default(), Duration::ZERO).unwrap().0
     }
 
-    /// Returns the log lines that `act` writes, parsed as JSON.
-    fn logged(act: impl FnOnce()) -> Vec<serde_json::Value> {
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let written = Arc::clone(&log);
-        let writer = move || Written(Arc::clone(&written));
-        let subscriber = tracing_subscriber::fmt().json().flatten_event(true).with_writer(writer).finish();
-        tracing::subscriber::with_default(subscriber, act);
-        let text = String::from_utf8(log.lock().unwrap().clone()).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
-    struct Written(Arc<Mutex<Vec<u8>>>);
-
-    impl std::io::Write for Written {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[test]
     fn down_is_a_warning_with_names_and_reason() {
         let controller = controller();
@@ -186,10 +159,10 @@ services = [{ ports = [80], protocol = "tcp", pool = "p" }]
         let down = turned(HealthState::Down, Some("connection refused"));
         let lines = logged(|| log_changes(&controller, &down));
         assert_eq!(lines.len(), 2, "{lines:#?}");
-        for (line, (check, vip)) in lines.iter().zip([("web", "www"), ("through", "203.0.113.1")]) {
-            let fields =
-                ["level", "target", "backend", "pool", "vip", "check", "reason"].map(|key| &line[key]);
+        for (line, (check, vip)) in lines.iter().zip([("web", "www"), ("through", "www")]) {
+            let fields = ["level", "target", "backend", "pool", "vip", "check", "why"].map(|key| &line[key]);
             assert_eq!(fields, ["WARN", "health", "b1", "p", vip, check, "connection refused"]);
+            assert_eq!(line.get("family").is_some(), check == "through", "{line}");
         }
         let lines = logged(|| log_changes(&controller, &turned(HealthState::Up, None)));
         assert_eq!((&lines[0]["level"], &lines[0]["message"]), (&"INFO".into(), &"backend up".into()));

@@ -48,6 +48,7 @@ mod flow_counts;
 mod handover;
 mod health_log;
 mod hot_keys;
+mod log_fields;
 mod log_level_overrides;
 mod overrides;
 mod paths;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::Config;
+use config::words::{LogLine, log_lines};
 use forwarder::Snapshot;
 use health::{CheckHops, FailingHops, TargetKey};
 use next_hop::{Hops, NeighbourKey, NextHopError, NextHops, Resolved, Table, Unresolved, Wanted, Watch};
@@ -192,6 +193,7 @@ fn wanted(table: &Table, config: &Config, machine: &str, current: &Snapshot) -> 
 /// previous next hop is kept, because the lookup may have started before a reload added the
 /// destination. Each hop of a multipath route is kept separately.
 fn merge(before: &Table, mut found: Table, wanted: &Wanted) -> Table {
+    let (mut lost, mut restored) = (Vec::new(), Vec::new());
     for (address, next_hops) in &mut found.next_hops {
         let before = before.next_hops.get(address);
         if let Some(before) = before {
@@ -199,24 +201,38 @@ fn merge(before: &Table, mut found: Table, wanted: &Wanted) -> Table {
         }
         match next_hops.first() {
             Err(why) if before.is_none_or(|before| before.first().is_ok()) => {
-                // log: The next hop of a backend is unknown. Either there is no route, or the next
-                // hop does not respond to ARP or neighbor discovery. Check `ip route get` and `ip
-                // neigh`.
-                tracing::warn!(change = "backend", backend = %address, %why, "next hop unresolved");
+                lost.push((*address, why.to_string()));
             }
             Ok(_) if before.is_none_or(|before| before.first().is_err()) => {
-                // log: The next hop of a backend has become known. No action is needed.
-                tracing::info!(change = "backend", backend = %address, "next hop resolved");
+                restored.push(*address);
             }
             _ => {}
         }
     }
+    log_addresses(lost, restored);
     for address in &wanted.destinations {
         if let Some(next_hops) = before.next_hops.get(address) {
             found.next_hops.entry(*address).or_insert_with(|| next_hops.clone());
         }
     }
     found
+}
+
+/// Logs the addresses whose next hop is unknown now, or is known again. Many addresses share one
+/// line.
+fn log_addresses(mut lost: Vec<(IpAddr, String)>, mut restored: Vec<IpAddr>) {
+    lost.sort();
+    restored.sort();
+    for LogLine { names: address, count: addresses, first } in log_lines(lost, |(address, _)| *address) {
+        let why = first.1;
+        // log: The next hop of a backend is unknown. Either there is no route, or the next hop does
+        // not respond to ARP or neighbor discovery. Check `ip route get` and `ip neigh`.
+        tracing::warn!(change = "backend", address, addresses, why, "next hop unresolved");
+    }
+    for LogLine { names: address, count: addresses, .. } in log_lines(restored, |address| *address) {
+        // log: The next hop of a backend has become known. No action is needed.
+        tracing::info!(change = "backend", address, addresses, "next hop resolved");
+    }
 }
 
 /// Replaces each pending hop by its previous result. If all hops are new and at least one is
@@ -278,11 +294,11 @@ fn log_hops(before: &NextHops, now: &NextHops) {
             Some(why) => {
                 // log: One of several next hops of backends is no longer used. The remaining next
                 // hops carry its flows. Check the link and the router of this next hop.
-                tracing::warn!(change = "backend", %neighbour, interface, backends, %why, "next hop skipped");
+                tracing::warn!(change = "backend", neighbor = %neighbour, interface, backends, %why, "next hop skipped");
             }
             None => {
                 // log: One of several next hops of backends is used again. No action is needed.
-                tracing::info!(change = "backend", %neighbour, interface, backends, "next hop used again");
+                tracing::info!(change = "backend", neighbor = %neighbour, interface, backends, "next hop used again");
             }
         }
     }
@@ -297,6 +313,7 @@ mod tests {
     use next_hop::Hop;
 
     use super::*;
+    use crate::log_fields::tests::logged;
 
     fn resolved(last: u8) -> Result<Resolved, Unresolved> {
         Ok(Resolved {
@@ -331,6 +348,24 @@ mod tests {
         [(2, IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2))), (2, IpAddr::V4(Ipv4Addr::new(192, 0, 2, 3)))];
 
     /// Returns two hops with these results.
+    #[test]
+    fn many_unresolved_next_hops_share_a_log_line() {
+        let addresses = || (1..=2_000_u32).map(|number| IpAddr::from((0xc612_0000 + number).to_be_bytes()));
+        let table = |found: Result<Resolved, Unresolved>| Table {
+            next_hops: addresses().map(|address| (address, found.into())).collect(),
+            ..Table::default()
+        };
+        let (up, down) = (table(resolved(2)), table(Err(Unresolved::NoRoute)));
+        let wanted = Wanted::default();
+        let lines = logged(|| {
+            merge(&up, down.clone(), &wanted);
+            merge(&down, up.clone(), &wanted);
+        });
+        let [lost, restored] = &lines[..] else { panic!("{} lines", lines.len()) };
+        assert_eq!(lost["address"], "198.18.0.1, 198.18.0.2, 198.18.0.3 and 1997 more");
+        assert_eq!((&lost["addresses"], &restored["addresses"]), (&2_000.into(), &2_000.into()));
+    }
+
     fn hops(found: [Result<Resolved, Unresolved>; 2]) -> Hops {
         let hop = |(neighbour, found): (NeighbourKey, Result<Resolved, Unresolved>)| {
             let by = |way| Resolved { gateway: Some(neighbour.1), ..way };

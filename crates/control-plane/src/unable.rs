@@ -5,8 +5,10 @@
 //! health state of the backend does not change, because a local failure is not a check result.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Instant;
 
+use config::words::{LogLine, log_lines};
 use health::TargetKey;
 
 /// The targets whose checks cannot run, each with the reason and the start time of the failure.
@@ -17,22 +19,31 @@ impl Unable {
     /// Applies changes. Each change has the reason why the check cannot run, or `None` if the check
     /// runs again or was removed.
     pub fn take(&mut self, news: Vec<(TargetKey, Option<String>)>, now: Instant) {
+        let (mut failed, mut restored) = (Vec::new(), Vec::new());
         for (target, why) in news {
-            let (address, check) = (target.address, target.check.name.to_string());
+            let name = (target.address, Arc::clone(&target.check.name));
             match why {
                 Some(why) => {
-                    // log: A health check cannot run on this machine, for example because a file
-                    // descriptor or a route is missing (see `why`). The last health state stays in
-                    // effect.
-                    tracing::error!(%address, check, %why, "health check cannot run");
+                    failed.push((name, why.clone()));
                     self.0.insert(target, (why, now));
                 }
-                None if self.0.remove(&target).is_some() => {
-                    // log: A health check that could not run works again, or a reload removed it.
-                    tracing::info!(%address, check, "health check works again");
-                }
+                None if self.0.remove(&target).is_some() => restored.push(name),
                 None => {}
             }
+        }
+        for LogLine { names: address, count: targets, first } in
+            log_lines(failed, |((address, _), _)| *address)
+        {
+            let ((_, check), why) = first;
+            // log: A health check cannot run on this machine, for example because a file descriptor
+            // or a route is missing (see `why`). The last health state stays in effect. If more
+            // than eight checks are affected, they share one line, and `targets` is their number.
+            tracing::error!(address, %check, targets, why, "health check cannot run");
+        }
+        for LogLine { names: address, count: targets, first } in log_lines(restored, |(address, _)| *address)
+        {
+            // log: A health check that could not run works again, or a reload removed it.
+            tracing::info!(address, check = %first.1, targets, "health check works again");
         }
     }
 
@@ -60,10 +71,10 @@ impl Unable {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
+    use crate::log_fields::tests::logged;
 
     fn target(host: u8) -> TargetKey {
         let text = "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n[machine.lb1]\naddresses = [\"192.0.2.1\"]\n\
@@ -73,6 +84,23 @@ mod tests {
         let (config, _) = config::parse(text, Path::new("a.toml"), &secret).unwrap();
         let check = Arc::clone(&config.pools()[0].members[0].checks[0]);
         TargetKey { address: [198, 18, 0, host].into(), check, through: None }
+    }
+
+    #[test]
+    fn many_checks_that_cannot_run_share_a_log_line() {
+        let (mut unable, now) = (Unable::default(), Instant::now());
+        let news = |why: Option<&str>| (1..=200).map(|host| (target(host), why.map(str::to_owned))).collect();
+        let lines = logged(|| {
+            unable.take(news(Some("no port")), now);
+            unable.take(news(None), now);
+        });
+        let [failed, restored] = &lines[..] else { panic!("{} lines", lines.len()) };
+        let fields = ["level", "address", "check", "targets", "why"].map(|field| &failed[field]);
+        assert_eq!(fields[..3], ["ERROR", "198.18.0.1, 198.18.0.2, 198.18.0.3 and 197 more", "web"]);
+        assert_eq!(
+            (fields[3], fields[4], &restored["targets"]),
+            (&200.into(), &"no port".into(), &200.into())
+        );
     }
 
     #[test]

@@ -195,7 +195,7 @@ pub(crate) fn attach(
     tracing::info!(
         interface = interface.name.as_str(),
         program = name,
-        mode = mode.name(),
+        xdp_mode = mode.name(),
         "XDP program attached"
     );
     Ok(Attachment { link: Link::Xdp(link), mode, program: number })

@@ -36,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use compile::{CompileError, destinations, find_machine};
+use config::words::{LogLine, log_lines};
 use config::{self, Config, Machine, Problem, Problems};
 use datapath::interface::{Finding, Severity, privilege_findings};
 use next_hop::{NextHopError, NextHops, Resolver};
@@ -144,18 +145,30 @@ pub async fn warn_at_start(
     let asked = [vip_addresses(config), peer_addresses(config, machine)].concat();
     let routes = Resolver::open()?.resolve(&asked).await?;
     let facts = gather::facts(config, machine, next_hops, &routes, &Heard::default());
-    for finding in judge_at_start(&facts) {
-        // log: A check of this machine found a problem when the load balancer started. The field
-        // `what` contains the problem, `why` its effect, and `fix` the command that fixes it.
-        tracing::warn!(
-            finding = finding.id,
-            what = finding.what,
-            why = finding.why,
-            fix = finding.fix(),
-            "machine check failed"
-        );
-    }
+    log_findings(&judge_at_start(&facts));
     Ok(())
+}
+
+/// Logs findings. If the machine has many findings of one kind, for example one for each VIP, they
+/// share one line.
+fn log_findings(findings: &[Finding]) {
+    for similar in findings.chunk_by(|one, next| one.id == next.id) {
+        for line in log_lines(similar.iter().collect(), |finding| &finding.what) {
+            let LogLine { names: what, count: findings, first } = line;
+            // log: A check of this machine found a problem when the load balancer started. The
+            // field `what` contains the problem, `why` its effect, and `fix` the command that fixes
+            // it. If more than eight findings have the same kind, they share one line, and
+            // `findings` is their number. `sluicegate doctor` shows all findings.
+            tracing::warn!(
+                finding = first.id,
+                what,
+                why = first.why,
+                fix = first.fix(),
+                findings,
+                "machine check failed"
+            );
+        }
+    }
 }
 
 /// Returns the addresses of all interfaces on this machine.

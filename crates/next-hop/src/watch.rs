@@ -201,10 +201,10 @@ impl Watch {
             }
             self.asked.insert(key, (Instant::now(), state(&key)));
         }
-        if let Some(reason) = complaint.as_deref().filter(|new| self.complaint.as_deref() != Some(new)) {
+        if let Some(error) = complaint.as_deref().filter(|new| self.complaint.as_deref() != Some(new)) {
             // log: The kernel refuses to resolve neighbors, so next hops may become stale. The
-            // field `reason` contains the error of the kernel.
-            tracing::warn!(reason, "neighbor keep-alive failed");
+            // field `error` contains the error of the kernel.
+            tracing::warn!(error, "neighbor keep-alive failed");
         }
         self.complaint = complaint.or(self.complaint.take());
         Ok(())

@@ -84,7 +84,7 @@ async fn until_signalled(arguments: &Arguments, decap: &Decap, addresses: usize)
     // The signal handlers are installed before the log line, because a script that waits for the
     // line may send a signal immediately.
     // log: `decap` is attached to the interface and accepts tunneled packets.
-    tracing::info!(interface = %arguments.interface, xdp = decap.mode().name(), addresses, "decap ready");
+    tracing::info!(interface = %arguments.interface, xdp_mode = decap.mode().name(), addresses, "decap ready");
     let every = arguments.interval;
     loop {
         tokio::select! {

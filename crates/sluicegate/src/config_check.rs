@@ -22,7 +22,8 @@ use admin_client::{errln, out, outln, print_json, verdict};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Check this configuration file
+    /// Check this configuration file, or standard input for `-`
+    #[arg(value_parser = admin_client::file_or_stdin)]
     file: PathBuf,
     /// Check the configuration of this machine (default: the machine with the name of this host, or
     /// all machines if the configuration has no such machine)
@@ -104,14 +105,12 @@ fn compile(config: &Config, machines: &[&Machine]) -> Vec<Outcome> {
         let compiled = compiler.compile_file(config, machine.name());
         let services = || config.vips_of(machine).flat_map(|vip| &vip.services);
         let pools: BTreeSet<&str> = services().map(|service| &*service.pool.name).collect();
-        let members = services().flat_map(|service| &service.pool.members);
-        let backends: BTreeSet<&str> = members.map(|member| &*member.backend.name).collect();
         Outcome {
             machine: machine.name().to_owned(),
             shard: machine.shard().map(str::to_owned),
             vips: config.vips_of(machine).count(),
             pools: pools.len(),
-            backends: backends.len(),
+            backends: compiled.as_ref().map_or(0, |compiled| compiled.index.backend_count()),
             error: compiled.err().map(|error| error.to_string()),
         }
     };

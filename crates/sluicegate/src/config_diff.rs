@@ -15,9 +15,11 @@ use admin_client::{outln, print_json};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Use this configuration file as the old side of the comparison
+    /// Use this configuration file as the old side of the comparison, or standard input for `-`
+    #[arg(value_parser = admin_client::file_or_stdin)]
     old: PathBuf,
-    /// Use this configuration file as the new side of the comparison
+    /// Use this configuration file as the new side of the comparison, or standard input for `-`
+    #[arg(value_parser = admin_client::file_or_stdin)]
     new: PathBuf,
     /// Compare only this machine (default: every machine in the new file)
     #[arg(long, value_name = "NAME")]

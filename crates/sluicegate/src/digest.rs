@@ -14,17 +14,19 @@ use control_plane::digest::{TABLE_ALGORITHM, hex, of_configuration};
 use serde::Serialize;
 
 use crate::config_check;
-use admin_client::{Client, Reach, clean, or_dash, override_words, patience, show};
+use admin_client::{Client, Endpoint, Reach, Remote, clean, or_dash, override_words, patience, show};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Compute the digest of this configuration file, including its hash key, without connecting to
     /// a running load balancer
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "wait"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "url", "wait"])]
     config: Option<PathBuf>,
     /// Connect to this admin socket (default: /run/sluicegate/admin.sock)
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    #[command(flatten)]
+    remote: Remote,
     /// Fail if the load balancer does not respond within this time, 1ms to 1h (default: 10s)
     #[arg(long, value_name = "DURATION", value_parser = patience)]
     wait: Option<Duration>,
@@ -55,7 +57,9 @@ pub(crate) fn digest(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 }
 
 fn ask(arguments: &Arguments) -> anyhow::Result<Compared> {
-    let reach = Reach { socket: arguments.socket.clone(), config: None, wait: arguments.wait };
+    let endpoint =
+        Endpoint { socket: arguments.socket.clone(), config: None, remote: arguments.remote.clone() };
+    let reach = Reach { endpoint, wait: arguments.wait };
     let status: Status = Client::new(&reach)?.get("/v1/status")?;
     Ok(Compared { digests: status.digests, overrides: status.overrides })
 }

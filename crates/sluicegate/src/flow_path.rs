@@ -14,7 +14,7 @@ use packet::protocol;
 use serde::Serialize;
 
 use crate::{Source, USUAL_FILE, config_check};
-use admin_client::{Client, Reach, ago, escape, or_dash, show, table, verdict, word};
+use admin_client::{Client, Endpoint, Reach, Remote, ago, escape, or_dash, show, table, verdict, word};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -35,12 +35,14 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     from: Source,
     /// Query all packet threads of the running load balancer, which also search their connection
-    /// tables
+    /// tables; implied by --url
     #[arg(long, conflicts_with = "machine")]
     live: bool,
     /// Connect to this admin socket (default: the socket in the configuration)
     #[arg(long, value_name = "PATH", requires = "live", conflicts_with = "config")]
     socket: Option<PathBuf>,
+    #[command(flatten)]
+    remote: Remote,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -83,7 +85,7 @@ fn protocol(text: &str) -> Result<Wanted, String> {
 
 /// Prints the backend. The exit code is 1 if packets of the flow are dropped.
 pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    if arguments.live {
+    if arguments.live || arguments.remote.url.is_some() {
         return ask(arguments);
     }
     let config = config_check::load(&arguments.from.config)?;
@@ -152,7 +154,8 @@ fn ask(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     // The default configuration file is ignored here: only a file on the command line determines
     // the socket.
     let config = Some(arguments.from.config.clone()).filter(|config| *config != Path::new(USUAL_FILE));
-    let client = Client::new(&Reach { socket: arguments.socket.clone(), config, wait: None })?;
+    let endpoint = Endpoint { socket: arguments.socket.clone(), config, remote: arguments.remote.clone() };
+    let client = Client::new(&Reach { endpoint, wait: None })?;
     let Arguments { source, destination, .. } = arguments;
     let protocol = arguments.protocol();
     let key = arguments.key.as_ref().map(|key| format!("&key={}", escape(key))).unwrap_or_default();

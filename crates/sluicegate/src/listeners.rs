@@ -121,7 +121,7 @@ fn open_file(wanted: &AdminSocket) -> Result<Option<(Socket, UnixListener)>, Soc
                 SocketError::NoFolder { folder, .. } => {
                     // log: The directory of the admin socket does not exist. The systemd unit
                     // creates `/run/sluicegate`.
-                    tracing::info!(folder = %folder.display(), hint, "admin socket not created, folder missing");
+                    tracing::info!(path = %folder.display(), hint, "admin socket not created, folder missing");
                 }
                 // log: The admin socket could not be created for the reason in `error`. Commands
                 // that connect to the load balancer exit with code 3.

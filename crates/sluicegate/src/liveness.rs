@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use admin::metrics::Readiness;
 use admin::view::DownView;
-use config::words::count_of;
+use config::words::{LogLine, count_of, log_lines};
 use control_plane::announce::Fault;
 use datapath::{Health, Pause};
 use tokio::sync::watch;
@@ -159,20 +159,20 @@ impl Liveness {
             return;
         }
         let was_served = |vip: &String| self.state.vips.get(vip) != Some(&false);
-        for (vip, served) in &vips {
-            match (was_served(vip), served) {
-                (true, false) => {
-                    let service = without(vip);
-                    // log: Clients of this service get no response, unless a fallback pool or
-                    // another cluster serves it. Check the backends that are down.
-                    tracing::warn!(change = "vip", %vip, service, "VIP not ready");
-                }
-                (false, true) => {
-                    // log: All services of the VIP have a backend again.
-                    tracing::info!(change = "vip", %vip, "VIP ready again")
-                }
-                _ => {}
-            }
+        let changed_to = |to: bool| {
+            let changed = vips.iter().filter(|(vip, served)| **served == to && was_served(vip) != to);
+            log_lines(changed.map(|(vip, _)| vip).collect(), |vip| *vip)
+        };
+        for LogLine { names: vip, count: vips, first } in changed_to(false) {
+            let service = vips.is_none().then(|| without(first));
+            // log: Clients of this service get no response, unless a fallback pool or another
+            // cluster serves it. Check the backends that are down. If more than eight VIPs changed
+            // together, they share this line, and `vips` is their number.
+            tracing::warn!(change = "vip", vip, vips, service, "VIP not ready");
+        }
+        for LogLine { names: vip, count: vips, .. } in changed_to(true) {
+            // log: All services of the VIP have a backend again.
+            tracing::info!(change = "vip", vip, vips, "VIP ready again");
         }
         self.change(|state| state.vips = vips);
     }
@@ -226,6 +226,7 @@ mod tests {
     use datapath::{Problem, StallReason, ThreadName};
 
     use super::*;
+    use crate::logging::fields::tests::logged;
 
     fn ill() -> Health {
         Health::Unhealthy(vec![Problem::ThreadStuck(ThreadName::Packet(0), StallReason::Stopped)])
@@ -257,6 +258,27 @@ mod tests {
             (&*readiness.borrow().not_ready, readiness.borrow().vips["www"]),
             (&["draining".to_owned()][..], false)
         );
+    }
+
+    // Promise: log-volume
+    #[test]
+    fn readiness_of_2000_vips_is_logged_in_one_line() {
+        let (mut liveness, vips) = (Liveness::new(Rc::default()), |ready| {
+            (0..2_000).map(move |n| (format!("v{n:04}"), ready)).collect()
+        });
+        let lines = logged(|| {
+            liveness.vips(vips(false), |_| "v tcp 80".to_owned());
+            liveness.vips(vips(true), str::to_owned);
+            liveness.vips([("v0000".to_owned(), false)].into(), |_| "v0000 tcp 80".to_owned());
+        });
+        let all = "change=vip vip=\"v0000, v0001, v0002 and 1997 more\" vips=2000";
+        let one = "change=vip vip=v0000 service=\"v0000 tcp 80\"";
+        let wanted = [
+            format!(" WARN VIP not ready {all}"),
+            format!(" INFO VIP ready again {all}"),
+            format!(" WARN VIP not ready {one}"),
+        ];
+        assert_eq!(lines, wanted);
     }
 
     #[test]

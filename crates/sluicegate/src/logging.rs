@@ -1,6 +1,8 @@
 //! Initializes logging to standard error or the journal. Log lines with the field `change` are also
 //! stored as events.
 
+pub(crate) mod fields;
+
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -13,6 +15,8 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, reload};
+
+use self::fields::Logfmt;
 
 /// The log level and the stored events. The level is the configured level, unless an operator
 /// overrides it.
@@ -47,7 +51,7 @@ impl Logging {
     pub(crate) fn expire(&mut self, now: Duration) {
         let before = self.overrides.level();
         let Some(level_override) = self.overrides.expire(now) else { return };
-        let (after, file) = (self.overrides.level(), self.overrides.view(now).level);
+        let (after, level) = (self.overrides.level(), self.overrides.view(now).level);
         // The more verbose of the two levels is set first, so that the line about the end of the
         // override passes the filter.
         self.write(before.max(after));
@@ -57,7 +61,7 @@ impl Logging {
             (level_override.until - level_override.at).as_secs()
         );
         // log: A temporary log level has ended and the configured level applies again.
-        tracing::info!(change = "override", %file, why, "log level override expired");
+        tracing::info!(change = "override", %level, why, "log level override expired");
         self.write(after);
     }
 
@@ -112,7 +116,9 @@ fn writer(format: LogFormat) -> Box<dyn Layer<Registry> + Send + Sync> {
     match (format, tracing_journald::layer()) {
         (LogFormat::Journald, Ok(journal)) => journal.boxed(),
         (LogFormat::Json, _) => to_stderr().json().flatten_event(true).boxed(),
-        (LogFormat::Human | LogFormat::Journald, _) => to_stderr().with_target(false).boxed(),
+        (LogFormat::Human | LogFormat::Journald, _) => {
+            to_stderr().fmt_fields(Logfmt).with_target(false).boxed()
+        }
     }
 }
 
@@ -126,6 +132,7 @@ fn in_colour() -> bool {
 pub(crate) fn start_plain() -> anyhow::Result<()> {
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
+        .fmt_fields(Logfmt)
         .with_target(false)
         .with_ansi(in_colour());
     tracing_subscriber::registry()
@@ -208,11 +215,11 @@ mod tests {
             tracing::warn!("after it was taken back");
         });
         let seen: Vec<&str> = text.lines().map(|line| line.rsplit(": ").next().unwrap()).collect();
-        let ended = "log level override expired change=\"override\" file=warn why=\"uid 0 set it for 60 s\"";
+        let ended = "log level override expired change=\"override\" level=warn why=\"uid 0 set it for 60 s\"";
         let all = ["while it is ordered", "after a reload", "before its time", ended, "by the file"];
         assert_eq!(seen, [&all[..], &["after it was taken back"]].concat());
         let [event] = &events[..] else { panic!("{events:?}") };
         assert_eq!(event.cause.as_deref(), Some("uid 0 set it for 60 s"));
-        assert_eq!(event.about, [("file".to_owned(), "warn".to_owned())].into());
+        assert_eq!(event.about, [("level".to_owned(), "warn".to_owned())].into());
     }
 }

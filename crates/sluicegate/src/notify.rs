@@ -41,7 +41,7 @@ impl Notifier {
             Err(error) => {
                 // log: The socket in `NOTIFY_SOCKET` cannot be used, so the service manager does
                 // not learn that the process is ready. Start the process with the systemd unit.
-                tracing::warn!(socket = %name.display(), %error, "service manager not reachable");
+                tracing::warn!(path = %name.display(), %error, "service manager not reachable");
                 Self::default()
             }
         }
@@ -99,7 +99,7 @@ impl Notifier {
             // log: The socket of the service manager is full and a message was lost. Without
             // heartbeats, the watchdog may restart the service. Check whether systemd is
             // overloaded.
-            tracing::warn!(message = message.trim_end(), %error, "service manager message lost");
+            tracing::warn!(notification = message.trim_end(), %error, "service manager message lost");
         }
     }
 }

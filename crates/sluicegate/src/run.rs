@@ -28,6 +28,7 @@ mod settings;
 mod status;
 mod upgrade;
 mod value_caches;
+mod warnings;
 
 use std::cell::LazyCell;
 use std::collections::{BTreeSet, HashMap};
@@ -86,11 +87,7 @@ pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
 fn run_by(source: &Source, new_process: Option<NewProcess>) -> anyhow::Result<()> {
     let (config, warnings) = config_check::read(&source.config)?;
     let logging = logging::start(config.log())?;
-    for warning in reload::sentences(&warnings) {
-        // log: The configuration has a warning. The field `warning` contains the file, line and
-        // key. Fix the file and check it with `sluicegate config check`.
-        tracing::warn!(%warning, "configuration warning");
-    }
+    warnings::log(&reload::sentences(&warnings));
     privileges::seal();
     let machine = source.machine()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -430,7 +427,7 @@ impl Daemon {
                             // log: An ICMP error reported a path MTU below the MTU of the link.
                             // Larger packets are fragmented, or the sender receives a
                             // packet-too-big error.
-                            tracing::info!(backend = %destination, mtu, "path MTU lowered");
+                            tracing::info!(address = %destination, mtu, "path MTU lowered");
                         }
                     }
                 }
@@ -544,7 +541,7 @@ fn warn_of_small_mtus(config: &Config, snapshot: &Snapshot) {
             backend = %slot.backend,
             mtu = slot.mtu,
             wanted = wanted(slot),
-            count = snapshot.slots().iter().filter(tight).count(),
+            backends = snapshot.slots().iter().filter(tight).count(),
             "path MTU too small"
         );
     }

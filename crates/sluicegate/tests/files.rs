@@ -91,6 +91,39 @@ fn a_machine_under_another_name_is_compared_with_itself() {
 }
 
 #[test]
+fn pipes_and_standard_input_are_read_like_files() {
+    let folder = Folder::new();
+    folder.write("old.toml", &config("lb1", ""));
+    folder.write("new.toml", &config("lb1", "").replace("[80]", "[80, 443]"));
+    // The key file is relative to the working directory, because a pipe has no folder.
+    let shell = |line: &str| {
+        let line = line.replace("PROGRAM", env!("CARGO_BIN_EXE_sluicegate"));
+        let output = Command::new("bash").args(["-c", &line]).current_dir(&folder.0).output().unwrap();
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.code().unwrap(), text)
+    };
+    for line in [
+        "PROGRAM config check <(cat old.toml)",
+        "cat old.toml | PROGRAM config check -",
+        "cat old.toml | PROGRAM config check /dev/stdin",
+        "PROGRAM config check - < old.toml",
+    ] {
+        let (code, text) = shell(line);
+        assert_eq!((code, text.contains(": no problem found\nlb1: VIPs 1,")), (0, true), "{line}: {text}");
+    }
+    for line in [
+        "PROGRAM config diff <(cat old.toml) <(cat new.toml)",
+        "PROGRAM config diff old.toml - < new.toml",
+        "cat old.toml | PROGRAM config diff /dev/stdin new.toml",
+    ] {
+        let (code, text) = shell(line);
+        assert_eq!((code, text.contains("service www tcp 80,443: added")), (0, true), "{line}: {text}");
+    }
+    let (code, text) = shell("PROGRAM config check <(echo '[cluster')");
+    assert_eq!((code, text.contains("/dev/fd/")), (1, true), "{text}");
+}
+
+#[test]
 fn machines_that_come_and_go_are_named_by_whichever_name() {
     let folder = Folder::new();
     let old = folder.write("old.toml", &config("lb1", ""));

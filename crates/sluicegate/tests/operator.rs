@@ -124,6 +124,39 @@ fn lists_have_a_row_for_each_thing() {
 }
 
 #[test]
+fn lists_select_rows() {
+    let balancer = Balancer::start();
+    for (arguments, code, names) in [
+        (&["backend", "list", "--vip", "www"][..], 1, &["b1", "b2"][..]),
+        (&["backend", "list", "--pool", "web", "--state", "draining"], 1, &["b2"]),
+        (&["backend", "list", "--state", "draining", "--state", "serving", "--limit", "1"], 1, &["b1"]),
+        (&["backend", "list", "--state", "unknown"], 0, &[]),
+        (&["health", "list", "--vip", "www"], 1, &["b1", "b1"]),
+        (&["health", "list", "--pool", "web", "--state", "down"], 1, &["b1"]),
+        (&["vip", "list", "--pool", "web-spare", "--state", "ready"], 0, &["www"]),
+        (&["vip", "list", "--state", "not-ready"], 0, &[]),
+        (&["bgp", "status", "--vip", "www", "--limit", "1"], 1, &["www"]),
+        (&["flow", "list", "--pool", "nowhere"], 0, &[]),
+    ] {
+        let (found, text) = balancer.run(arguments);
+        let known = |line: &'_ str| {
+            ["b1", "b2", "www"].into_iter().find(|name| line.starts_with(&format!("{name} ")))
+        };
+        let shown: Vec<&str> = text.lines().filter_map(known).collect();
+        assert_eq!((found, &*shown), (code, names), "{arguments:?}: {text}");
+    }
+    assert_says(&balancer.run(&["backend", "list", "--limit", "1"]).1, &["1 row left out, raise --limit"]);
+    for (arguments, words) in [
+        (&["backend", "list", "--pool", "nowhere"][..], "no backend in pool \"nowhere\""),
+        (&["health", "list", "--vip", "nobody"], "no VIP \"nobody\", `sluicegate vip list` shows all names"),
+        (&["bgp", "status", "--vip", "nobody"], "no VIP \"nobody\""),
+    ] {
+        let (code, text) = balancer.run(arguments);
+        assert_eq!((code, text.contains(words)), (1, true), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
 fn orders_reach_the_loop_as_typed() {
     let balancer = Balancer::start();
     for (arguments, asked) in [
@@ -465,8 +498,9 @@ fn start_log_has_no_escape_sequences() {
     assert!(!text.contains('\x1b'), "{text:?}");
     assert!(
         text.contains("WARN")
-            && text
-                .contains("pool \"p\" never serves, because it has 1 backend and its fallback has below = 9"),
+            && text.contains(
+                "pool \\\"p\\\" never serves, because it has 1 backend and its fallback has below = 9"
+            ),
         "{text}"
     );
     assert!(!text.contains("warning:"), "the severity is printed twice: {text}");

@@ -27,9 +27,13 @@ fn verbs(words: &[&str]) -> Vec<String> {
 fn bash_completes_verbs_options_and_files_by_the_script() {
     let (code, script) = sluicegate(&["completions", "bash"]);
     assert_eq!(code, 0);
+    // The script is longer than an argument may be.
+    let file = env::temp_dir().join(format!("sluicegate-completions-test-{}", process::id()));
+    fs::write(&file, script).unwrap();
+    let name = file.to_str().unwrap();
     let complete = |words: &str, current: &str, before: &str| {
         let ask = format!(
-            "{script}\nCOMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n\
+            ". {name}\nCOMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n\
              _sluicegate sluicegate '{current}' '{before}'; echo \"${{COMPREPLY[@]}}\""
         );
         let output = Command::new("bash").args(["--norc", "-c", &ask]).output().unwrap();
@@ -38,6 +42,7 @@ fn bash_completes_verbs_options_and_files_by_the_script() {
     assert_eq!(complete("sluicegate dig", "dig", "sluicegate"), "digest\n");
     assert_eq!(complete("sluicegate config roll", "roll", "config"), "rollback\n");
     assert_eq!(complete("sluicegate backend drain --rea", "--rea", "drain"), "--reason\n");
+    fs::remove_file(&file).unwrap();
 }
 
 #[test]

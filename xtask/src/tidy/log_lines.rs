@@ -5,7 +5,7 @@
 //! field. The text of the row is the `// log: ` comment above the macro. A macro without this
 //! comment is a finding, and so are two macros with the same event and different comments. A page
 //! that differs from the sources is a finding too. Macros in tests, and those with level `debug` or
-//! `trace`, are ignored.
+//! `trace`, are ignored. The module `log_fields` checks the names of fields.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -30,25 +30,34 @@ pub(super) struct Line {
 }
 
 /// A `tracing` macro in one file.
-struct Found {
+pub(super) struct Found {
     level: String,
-    event: Option<String>,
-    change: Option<String>,
-    line: usize,
+    pub(super) arguments: TokenStream,
+    pub(super) line: usize,
+}
+
+/// Returns the `tracing` macros of one file of the product, without those in tests. The argument
+/// `name` is the path of the file.
+pub(super) fn macros(name: &str, text: &str) -> Vec<Found> {
+    let is_product = name.starts_with("crates/") && name.contains("/src/") && name.ends_with(".rs");
+    let mut found = Vec::new();
+    if is_product
+        && !name.contains("/tests")
+        && let Ok(stream) = text.parse::<TokenStream>()
+    {
+        walk(stream, &mut found);
+    }
+    found
 }
 
 /// Adds the log lines of one file to `lines`. The argument `name` is the path of the file.
 pub(super) fn gather(name: &str, text: &str, lines: &mut Lines) -> Vec<String> {
-    let is_product = name.starts_with("crates/") && name.contains("/src/") && name.ends_with(".rs");
-    if !is_product || name.contains("/tests") {
-        return Vec::new();
-    }
-    let Ok(stream) = text.parse::<TokenStream>() else { return Vec::new() };
-    let mut found = Vec::new();
-    walk(stream, &mut found);
     let source: Vec<&str> = text.lines().collect();
     let mut findings = Vec::new();
-    for Found { level, event, change, line } in found {
+    for Found { level, arguments, line } in
+        macros(name, text).into_iter().filter(|found| found.level != "debug")
+    {
+        let (event, change) = (sentence(arguments.clone()), change(arguments));
         let at = format!("{name}:{line}");
         let Some(event) = event else {
             findings.push(format!("{at}: a log line without an event"));
@@ -151,8 +160,7 @@ fn walk(stream: TokenStream, found: &mut Vec<Found>) {
             && LEVELS.contains(&&*word.to_string())
         {
             let (level, line) = (word.to_string(), word.span().start().line);
-            let change = change(group.stream());
-            found.push(Found { level, event: sentence(group.stream()), change, line });
+            found.push(Found { level, arguments: group.stream(), line });
         }
         if let [TokenTree::Group(group), ..] = rest {
             walk(group.stream(), found);
@@ -205,7 +213,7 @@ fn sentence(arguments: TokenStream) -> Option<String> {
 
 const LOG: &str = "docs/reference/log.md";
 const EVENTS: &str = "docs/reference/events.md";
-const LEVELS: [&str; 3] = ["error", "warn", "info"];
+const LEVELS: [&str; 4] = ["error", "warn", "info", "debug"];
 /// The sections of the log reference, each with the path prefix of its files. A file belongs to the
 /// first section with a matching prefix.
 const SECTIONS: [(&str, &str); 14] = [

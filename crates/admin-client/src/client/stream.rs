@@ -1,7 +1,6 @@
 //! Reads a response body that continues until the daemon or the operator ends it.
 
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -9,12 +8,13 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response};
 
+use super::server::Server;
 use super::{exchange, no_daemon, refused, send};
 use crate::signals::EndSignals;
 
 /// The parameters of a streaming request; see [`super::Client::follow`].
 pub(super) struct Stream<'a> {
-    pub(super) socket: &'a Path,
+    pub(super) server: &'a Server,
     pub(super) post: Request<Full<Bytes>>,
     /// The request that ends the stream.
     pub(super) delete: Request<Full<Bytes>>,
@@ -27,12 +27,12 @@ impl Stream<'_> {
         began: impl FnOnce() -> anyhow::Result<T>,
         mut take: impl FnMut(&mut T, &Bytes) -> anyhow::Result<ControlFlow<()>>,
     ) -> anyhow::Result<()> {
-        let Self { socket, post, delete, wait } = self;
+        let Self { server, post, delete, wait } = self;
         let mut end = EndSignals::catch()?;
-        let Ok(begun) = tokio::time::timeout(wait, send(socket, post)).await else {
-            return Err(no_daemon(socket, &"no response in time (--wait sets a longer timeout)"));
+        let Ok(begun) = tokio::time::timeout(wait, send(server, post)).await else {
+            return Err(no_daemon(server, &"no response in time (--wait sets a longer timeout)"));
         };
-        let mut body = accepted(begun.map_err(|error| no_daemon(socket, &error))?).await?;
+        let mut body = accepted(begun.map_err(|error| no_daemon(server, &error))?).await?;
         let mut taker = began()?;
         let (mut delete, mut patience) = (Some(delete), Duration::MAX);
         loop {
@@ -44,13 +44,13 @@ impl Stream<'_> {
                     let Some(delete) = delete.take() else { return Ok(()) };
                     // Errors are ignored, because the response may have ended before the DELETE
                     // request arrived.
-                    let _ = tokio::time::timeout(wait, exchange(socket, delete)).await;
+                    let _ = tokio::time::timeout(wait, exchange(server, delete)).await;
                     patience = wait;
                     continue;
                 }
             };
             let Some(frame) = frame else { return Ok(()) };
-            let frame = frame.map_err(|error| no_daemon(socket, &format!("connection lost ({error})")))?;
+            let frame = frame.map_err(|error| no_daemon(server, &format!("connection lost ({error})")))?;
             if let Some(bytes) = frame.data_ref()
                 && take(&mut taker, bytes)?.is_break()
             {

@@ -125,8 +125,11 @@ pub struct BackendRow {
     pub name: String,
     /// The address of the backend.
     pub address: IpAddr,
-    /// The name of the leaf pool.
+    /// The name of the leaf pool. Empty if the backend is no longer in the configuration.
     pub pool: String,
+    /// The pools of services that contain the pool member, directly or through nested pools.
+    #[serde(default)]
+    pub pools: Vec<String>,
     /// The state of the pool member. If checks through VIPs give different states, this is the best
     /// of them.
     pub state: BackendState,

@@ -266,6 +266,7 @@ fn backends() -> Vec<BackendRow> {
         name: "b1".into(),
         address: [198, 18, 1, 1].into(),
         pool: "web".into(),
+        pools: vec!["web".into()],
         state: BackendState::Serving,
         less_for: vec![SeenByVip { vip: "www".into(), family: Family::Ipv6, state: BackendState::Down }],
         why: None,

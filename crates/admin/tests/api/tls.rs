@@ -143,8 +143,6 @@ async fn every_route_requires_its_role() {
         ("get", _) => 0,
         ("put", "/v1/config") | ("post", "/v1/reload") => 2,
         ("post", "/v1/config/confirm" | "/v1/config/rollback") => 2,
-        // The role is sufficient, but the request is rejected because upgrades are allowed only on
-        // the Unix socket.
         ("post", "/v1/machine/upgrade") => 2,
         ("post", path) if path.starts_with("/v1/backends/") || path.starts_with("/v1/machine/") => 1,
         ("post" | "delete", "/v1/flows" | "/v1/capture" | "/v1/log/level" | "/v1/kv/top") => 1,
@@ -162,6 +160,19 @@ async fn every_route_requires_its_role() {
         }
     }
     assert!(needs.iter().all(|count| *count >= 2), "{needs:?}");
+}
+
+// Promise: api-roles
+#[tokio::test]
+async fn upgrade_over_tls_cannot_choose_the_program() {
+    let ca = ca();
+    let address = open(&ca, Limits::default()).await;
+    let upgrade = "POST /v1/machine/upgrade";
+    let carol = || Some(issue_to(&ca, "carol"));
+    let refused = order(address, &ca, carol(), &format!("{upgrade}?binary=/tmp/other")).await;
+    assert!(refused.starts_with("HTTP/1.1 403") && refused.contains("another program file"), "{refused}");
+    let upgraded = order(address, &ca, carol(), upgrade).await;
+    assert!(upgraded.starts_with("HTTP/1.1 200"), "{upgraded}");
 }
 
 #[tokio::test]

@@ -267,7 +267,7 @@ impl Worker {
                 (status.state, status.diagnostic, status.since) = (to, diagnostic, SystemTime::now());
                 status.losses += u64::from(from == SessionState::Up);
             }
-            tracing::debug!(session = name, %from, %to, ?diagnostic, "BFD session state changed");
+            tracing::debug!(peer = name, %from, %to, ?diagnostic, "BFD session state changed");
             (self.on_change)(BfdChange { name, from, to, diagnostic });
         }
         self.sessions.reschedule(slot);

@@ -5,6 +5,7 @@
 //! their own thread, so neither waits for the control loop. `publisher` uses [`Announcer::retire`]
 //! and [`Flush::wait`] to withdraw routes before the filter and the snapshot change.
 
+mod changes;
 mod listening;
 mod liveness;
 
@@ -346,32 +347,8 @@ impl Announcer {
     }
 
     fn tell_changes(&self, next: &BTreeMap<Arc<str>, VipStatus>) {
-        if self.running.is_none() {
-            return;
-        }
-        for (vip, status) in next {
-            let before = self.statuses.get(vip);
-            let was = matches!(before, Some(VipStatus::Announced | VipStatus::Marked(_)));
-            match status {
-                // log: The routes of a VIP are announced to the routers. No action is needed.
-                VipStatus::Announced if !was => tracing::info!(change = "vip", %vip, "VIP announced"),
-                // log: The stall of the forwarder has ended, and the routes of a VIP are announced
-                // without the graceful-shutdown community again.
-                VipStatus::Announced if before != Some(&VipStatus::Announced) => {
-                    tracing::info!(change = "vip", %vip, "VIP no longer marked")
-                }
-                // log: The forwarder is stalled, so routers prefer other machines for the VIP. The
-                // routes are withdrawn if the stall lasts for `bgp.max_stall`. See `why`.
-                VipStatus::Marked(why) if before == Some(&VipStatus::Announced) => {
-                    tracing::warn!(change = "vip", %vip, %why, "VIP marked for graceful shutdown")
-                }
-                // log: The routes of a VIP are withdrawn for the reason in `why`. Check `sluicegate
-                // bgp status` and the backends of the VIP.
-                VipStatus::Withdrawn(why) if was => {
-                    tracing::warn!(change = "vip", %vip, %why, "VIP withdrawn")
-                }
-                _ => {}
-            }
+        if self.running.is_some() {
+            changes::log(&self.plan.rules, &self.statuses, next);
         }
     }
 }
@@ -388,7 +365,7 @@ impl Flush {
         if !late.is_empty() {
             // log: A router is slow to acknowledge a withdrawal. The reload continues, and packets
             // for removed VIPs may still arrive for a short time.
-            tracing::warn!(peers = %late.join(", "), "route withdrawal not acknowledged yet");
+            tracing::warn!(peer = %late.join(", "), "route withdrawal not acknowledged yet");
         }
         tokio::time::sleep(SETTLED_WITHIN).await;
     }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use compile::PoolView;
 
+use crate::log_fields;
+
 /// The fallback settings of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rule {
@@ -71,14 +73,15 @@ impl Fallbacks {
 
 fn log(pool: &PoolView, serving: usize, active: bool) {
     let vip = pool.vip.as_ref().map(|at| &*at.vip);
+    let family = pool.vip.as_ref().map(|at| log_fields::family(at.family));
     let pool = &*pool.pool;
     if active {
         // log: Too few backends of a pool serve, so its fallback pool is used. Check the backends
         // of the pool.
-        tracing::info!(change = "vip", pool, vip, serving, "fallback pool activated");
+        tracing::info!(change = "vip", pool, vip, family, serving, "fallback pool activated");
     } else {
         // log: Enough backends of a pool serve again, so its fallback pool is no longer used.
-        tracing::info!(change = "vip", pool, vip, serving, "fallback pool deactivated");
+        tracing::info!(change = "vip", pool, vip, family, serving, "fallback pool deactivated");
     }
 }
 

@@ -12,18 +12,23 @@ use admin::view::{
     AnnouncementState, BfdState, BfdView, BgpPeerRow, BgpTotals, BgpView, DownView, DrainStage, Family,
     ServiceRow, SessionState, VipRow,
 };
+use config::natural;
 
 impl Announcer {
     /// Returns the row of each BGP peer, and the announcement state of each VIP.
     #[must_use]
     pub fn view(&self) -> BgpView {
         let identity = self.running.as_ref().map(|running| &running.identity);
+        let mut peers = self.peer_rows();
+        peers.sort_by(|a, b| natural(&a.name, &b.name));
+        let mut vips = self.announced_vips();
+        vips.sort_by(|a, b| natural(&a.vip, &b.vip));
         BgpView {
             asn: identity.map(|identity| identity.asn),
             router_id: identity.map(|identity| identity.router_id),
             stage: stage_shown(self.stage),
-            peers: self.peer_rows(),
-            vips: self.announced_vips(),
+            peers,
+            vips,
             warnings: self.warnings(),
         }
     }

@@ -17,12 +17,12 @@ use admin::view::{
     Override as OverrideView, SeenByVip, ServiceRow, StateTotals, TargetRow, VipRow, Why,
 };
 use compile::{Index, Membership, Mode, Override, OverrideKey, SlotKey, service_name};
-use config::{Service, Via, Vip};
+use config::{Service, Via, Vip, natural};
 use health::{HealthState, TargetKey, TargetReport};
 use packet::Family;
 
 impl Controller {
-    /// Returns a row for each configured membership, and for each removed membership that is still
+    /// Returns a row for each configured membership, and for each removed backend that is still
     /// draining.
     #[must_use]
     pub fn backend_rows(
@@ -47,15 +47,30 @@ impl Controller {
             });
             BackendRow { shares, ..with_traffic(row, traffic) }
         });
-        let gone = (0..).zip(snapshot.slots()).filter_map(|(number, slot)| {
-            let id = SlotId(number);
-            let is_gone = self.index().of_slot(id).is_none() && !self.index().is_peer(id);
-            let drains = is_gone && snapshot.state(id) == SlotState::Draining;
-            drains.then(|| with_traffic(counted(removed(slot), &[id]), traffic(id)))
+        let gone = self.removed(snapshot).into_iter().map(|((name, address), slots)| {
+            let traffic = slots.iter().fold(TrafficStats::default(), |mut sum, slot| {
+                sum += traffic(*slot);
+                sum
+            });
+            with_traffic(counted(removed(name, address), &slots), traffic)
         });
         let mut rows: Vec<BackendRow> = configured.chain(gone).collect();
-        rows.sort_by(|a, b| (&a.name, &a.pool).cmp(&(&b.name, &b.pool)));
+        rows.sort_by(|a, b| natural(&a.name, &b.name).then_with(|| natural(&a.pool, &b.pool)));
         rows
+    }
+
+    /// Returns the slots of each backend that was removed from the configuration and still drains.
+    /// A backend has several slots if it was in several pools, or if it was checked through VIPs.
+    fn removed<'s>(&self, snapshot: &'s Snapshot) -> BTreeMap<(&'s str, IpAddr), Vec<SlotId>> {
+        let mut removed: BTreeMap<_, Vec<SlotId>> = BTreeMap::new();
+        for (number, slot) in (0..).zip(snapshot.slots()) {
+            let id = SlotId(number);
+            let is_gone = self.index().of_slot(id).is_none() && !self.index().is_peer(id);
+            if is_gone && snapshot.state(id) == SlotState::Draining {
+                removed.entry((&*slot.backend, slot.address)).or_default().push(id);
+            }
+        }
+        removed
     }
 
     /// Groups the memberships that have the same backend and pool and differ only in the VIP of
@@ -96,6 +111,7 @@ impl Controller {
             name: key.backend.to_string(),
             address: key.address,
             pool: key.pool.to_string(),
+            pools: seen.best.pools.iter().map(ToString::to_string).collect(),
             state: seen.state,
             why: self.why(seen.best, said),
             overridden: shown(said),
@@ -192,7 +208,10 @@ impl Controller {
             history: report.history.clone(),
         };
         let mut rows: Vec<TargetRow> = reports.iter().map(row).collect();
-        rows.sort_by(|a, b| (&a.backends, &a.check, a.vip).cmp(&(&b.backends, &b.check, b.vip)));
+        rows.sort_by(|a, b| {
+            let by_backend = natural(&a.backends.concat(), &b.backends.concat());
+            by_backend.then_with(|| natural(&a.check, &b.check)).then_with(|| a.vip.cmp(&b.vip))
+        });
         rows
     }
 
@@ -222,14 +241,17 @@ impl Controller {
                 services,
             }
         };
-        self.config().vips_of(machine).map(row).collect()
+        let mut rows: Vec<VipRow> = self.config().vips_of(machine).map(row).collect();
+        rows.sort_by(|a, b| natural(&a.name, &b.name));
+        rows
     }
 
-    /// Returns the number of memberships in each state, and the names of at most [`DownView::MOST`]
-    /// memberships that are down.
+    /// Returns the number of backends in each state, and the names of at most [`DownView::MOST`]
+    /// backends that are down. Each row of [`Self::backend_rows`] is counted once.
     #[must_use]
     pub fn state_totals(&self, snapshot: &Snapshot) -> (StateTotals, Vec<String>) {
         let (mut totals, mut down) = (StateTotals::default(), Vec::new());
+        totals.draining = self.removed(snapshot).len();
         for seen in self.seen(self.index().backends(), snapshot) {
             if seen.state == BackendState::Down && down.len() < DownView::MOST {
                 down.push(format!("{} in {}", seen.best.key.backend, seen.best.key.pool));
@@ -409,11 +431,12 @@ fn with_traffic(row: BackendRow, traffic: TrafficStats) -> BackendRow {
     BackendRow { packets: traffic.packets, bytes: traffic.bytes, ..row }
 }
 
-fn removed(slot: &forwarder::Slot) -> BackendRow {
+fn removed(name: &str, address: IpAddr) -> BackendRow {
     BackendRow {
-        name: slot.backend.to_string(),
-        address: slot.address,
+        name: name.to_owned(),
+        address,
         pool: String::new(),
+        pools: Vec::new(),
         state: BackendState::Draining,
         why: Some(Why::Removed),
         overridden: None,

@@ -141,6 +141,20 @@ fn rows_show_the_state_for_each_vip_and_family() {
 }
 
 #[test]
+fn removed_backend_is_listed_and_counted_once() {
+    let of = |last| pool("web", 1, last, "checks = [\"tcp\", \"vip\"]") + VIPS;
+    let mut bed = up(&of(3));
+    bed.job(Some(config(&of(2))), 1);
+    assert!(bed.live.slots().iter().filter(|slot| &*slot.backend == "web-3").count() > 1);
+    let rows = bed.controller.backend_rows(&bed.live, |_| Default::default(), None, &[]);
+    let names: Vec<_> = rows.iter().map(|row| (&*row.name, row.why)).collect();
+    assert_eq!(names, [("web-1", None), ("web-2", None), ("web-3", Some(admin::view::Why::Removed))]);
+    let (totals, _) = bed.controller.state_totals(&bed.live);
+    assert_eq!((totals.serving, totals.draining), (2, 1));
+    assert_eq!(bed.controller.index().backend_count(), 2, "each backend is counted once for all VIPs");
+}
+
+#[test]
 fn added_vip_check_keeps_backends_until_its_result() {
     let plain = pool("web", 1, 3, "checks = [\"tcp\"]") + VIPS;
     let mut bed = up(&plain);

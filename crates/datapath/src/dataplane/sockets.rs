@@ -114,7 +114,7 @@ fn queues(settings: &Settings, interface: &Interface) -> Result<u16, StartError>
         // log: Some queues of the interface have no socket. VIP packets that arrive on these queues
         // are passed or dropped, depending on `io.no_socket`. Configure as many NIC queues as
         // `io.queues` (`ethtool -L`), or remove `io.queues`.
-        tracing::warn!(interface = interface.name, without = there - wanted, "queues have no socket");
+        tracing::warn!(interface = interface.name, queues = there - wanted, "queues have no socket");
     }
     Ok(u16::try_from(wanted).unwrap_or(u16::MAX))
 }

@@ -11,6 +11,7 @@ use control_plane::Running;
 use control_plane::reload::{Cause, FileWatch, Generations, Kept, Origin, ReloadQueue};
 
 use super::reload::{Client, sentences};
+use super::warnings;
 
 #[derive(Debug)]
 pub(super) struct Configuration {
@@ -70,11 +71,7 @@ impl Configuration {
     /// Records a new configuration and logs its warnings.
     pub(super) fn follow(&mut self, config: &Config, origin: Origin, warnings: Vec<String>) {
         self.warnings = warnings;
-        for warning in &self.warnings {
-            // log: The configuration has a warning. The field `warning` contains the file, line and
-            // key. Fix the file and check it with `sluicegate config check`.
-            tracing::warn!(%warning, "configuration warning");
-        }
+        warnings::log(&self.warnings);
         if self.origin == Origin::Api && origin == Origin::File {
             // log: A reload of the file replaced a configuration that was set through the API. Add
             // the change to the file if you want to keep it.

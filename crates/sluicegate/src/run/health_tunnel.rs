@@ -145,7 +145,7 @@ impl HealthTunnel {
         };
         let tunnel = Tunnel::open(setup, self.live.clone()).await?;
         // log: The TUN device, rules and routes for checks with `via = "vip"` were created.
-        tracing::info!(device = DEVICE, "health check tunnel opened");
+        tracing::info!(interface = DEVICE, "health check tunnel opened");
         self.set(Some(Arc::new(tunnel)));
         Ok(())
     }

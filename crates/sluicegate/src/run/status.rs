@@ -138,7 +138,7 @@ impl Daemon {
             "generation {}: {}{prefixes}, {} on {}",
             snapshot.generation().0,
             count_of(snapshot.filter().len(), "VIP address"),
-            count_of(self.controller.index().backends().count(), "backend"),
+            count_of(self.controller.index().backend_count(), "backend"),
             self.forwarding.interface_names().join(", ")
         )
     }
@@ -157,13 +157,13 @@ impl Daemon {
             interface = %self.forwarding.interface_names().join(", "),
             queues = plane.queues(),
             threads = plane.packet_threads(),
-            xdp = plane.steers.mode().name(),
-            sockets = plane.socket_mode.name(),
+            xdp_mode = plane.steers.mode().name(),
+            socket_mode = plane.socket_mode.name(),
             largest_packet = plane.largest_packet,
             generation = snapshot.generation().0,
             vips = snapshot.filter().len(),
             prefixes = snapshot.filter_prefixes().len(),
-            backends = self.controller.index().backends().count(),
+            backends = self.controller.index().backend_count(),
             unresolved = unresolved.len(),
             "ready"
         );

@@ -184,7 +184,7 @@ impl Daemon {
         daemon.begin_checks();
         // log: The new process has taken over completely. The field `from` is the version of the
         // old process.
-        tracing::info!(change = "machine", from = new_process.offer.version, "upgrade completed");
+        tracing::info!(change = "machine", previous_version = new_process.offer.version, "upgrade completed");
         Ok(daemon)
     }
 

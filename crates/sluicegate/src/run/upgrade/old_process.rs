@@ -85,7 +85,7 @@ impl Daemon {
         self.lifecycle.hand_over = HandOver::Begun;
         // log: `machine upgrade` has started the new process. The field `program` is the path of
         // its program file.
-        tracing::info!(change = "machine", program = %binary.display(), "upgrade started");
+        tracing::info!(change = "machine", path = %binary.display(), "upgrade started");
         let (daemon, compiling) = (self.tasks.handle(), self.tasks.compiling().clone());
         let predecessor = self.lifecycle.predecessor.clone();
         tokio::spawn(async move {
