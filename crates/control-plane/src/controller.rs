@@ -10,6 +10,7 @@ mod advice;
 mod changes;
 mod emptied;
 mod fallback;
+mod leaving;
 mod plan;
 mod rejoin;
 mod slow_start;
@@ -127,7 +128,9 @@ impl Job {
     }
 
     fn compile(&mut self) -> Result<(Compiled, Plan), CompileError> {
-        let plan = Plan::new(&self.config, find_machine(&self.config, &self.machine)?);
+        let machine = find_machine(&self.config, &self.machine)?;
+        let mut plan = Plan::new(&self.config, machine);
+        plan.follow_leaving(&self.known.plan, self.compiler.draining(), &self.config, machine);
         self.known.judge(&plan, &self.results, &mut self.runtime_state);
         let input = CompileInput {
             generation: self.generation,
@@ -137,7 +140,9 @@ impl Job {
             states: &self.states,
             now: self.now,
         };
-        Ok((self.compiler.compile(&self.config, input)?, plan))
+        let compiled = self.compiler.compile(&self.config, input)?;
+        plan.follow_leaving(&self.known.plan, self.compiler.draining(), &self.config, machine);
+        Ok((compiled, plan))
     }
 }
 
@@ -240,7 +245,8 @@ impl Controller {
         for key in self.plan.memberships_of(target) {
             affected.backends.insert(Arc::clone(&key.backend));
             affected.pools.insert(Arc::clone(&key.pool));
-            let within = self.index.membership(key).map_or(&[][..], |membership| &membership.pools);
+            let removed = std::slice::from_ref(&key.pool);
+            let within = self.index.membership(key).map_or(removed, |membership| &membership.pools);
             // The log names only three VIPs. The limit saves work in large configurations.
             let all = within.iter().flat_map(|pool| self.plan.vips_of(pool)).take(VIPS_NAMED);
             match &key.vip {
@@ -411,6 +417,9 @@ impl Controller {
         self.runtime_state.quarters = quarters;
         let Some(compiler) = self.compiler.as_mut() else { return Ok(None) };
         let ended = compiler.end_draining(&self.config, &self.runtime_state, current, now)?;
+        if ended.is_some() {
+            self.end_leaving();
+        }
         if !self.fallbacks.is_waiting() {
             return Ok(ended);
         }
@@ -432,9 +441,8 @@ impl Controller {
         self.note_absence(&keys);
         let mut states = current.states().to_vec();
         let (mut changed, is_touched) = (false, !keys.is_empty());
-        for membership in keys.into_iter().filter_map(|key| self.index.membership(key)) {
-            let Some(place) = states.get_mut(membership.slot.0 as usize) else { continue };
-            let state = self.runtime_state.state(&membership.key);
+        for (slot, state) in keys.into_iter().filter_map(|key| self.slot_state(key)) {
+            let Some(place) = states.get_mut(slot.0 as usize) else { continue };
             changed |= *place != state;
             *place = state;
         }

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a failed unwrap fails the test")]
 
+#[path = "controller/leaving.rs"]
+mod leaving;
 #[path = "controller/rejoin.rs"]
 mod rejoin;
 #[path = "controller/vips.rs"]

@@ -47,11 +47,19 @@ impl Controller {
             });
             BackendRow { shares, ..with_traffic(row, traffic) }
         });
+        let leaving: HashMap<SlotId, &SlotKey> = self.leaving().map(|(key, slot)| (slot, key)).collect();
         let gone = (0..).zip(snapshot.slots()).filter_map(|(number, slot)| {
             let id = SlotId(number);
             let is_gone = self.index().of_slot(id).is_none() && !self.index().is_peer(id);
-            let drains = is_gone && snapshot.state(id) == SlotState::Draining;
-            drains.then(|| with_traffic(counted(removed(slot), &[id]), traffic(id)))
+            let state = match snapshot.state(id) {
+                SlotState::Draining if is_gone => BackendState::Draining,
+                SlotState::Down if is_gone => BackendState::Down,
+                _ => return None,
+            };
+            let targets = leaving.get(&id).map_or(&[][..], |key| self.targets_of(key));
+            let checks = targets.iter().map(|target| check_row(target, reports.get(target).copied()));
+            let row = BackendRow { state, checks: checks.collect(), ..removed(slot) };
+            Some(with_traffic(counted(row, &[id]), traffic(id)))
         });
         let mut rows: Vec<BackendRow> = configured.chain(gone).collect();
         rows.sort_by(|a, b| (&a.name, &a.pool).cmp(&(&b.name, &b.pool)));
