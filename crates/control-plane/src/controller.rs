@@ -20,7 +20,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forwarder::{Generation, SlotId, SlotState, Snapshot};
+use forwarder::{Generation, Service, SlotId, SlotState, Snapshot};
 
 pub use self::changes::{Changes, MovedTable, Running, Side, changes, moved_tables};
 
@@ -416,17 +416,21 @@ impl Controller {
         self.stale |= quarters != self.runtime_state.quarters;
         self.runtime_state.quarters = quarters;
         let Some(compiler) = self.compiler.as_mut() else { return Ok(None) };
-        let ended = compiler.end_draining(&self.config, &self.runtime_state, current, now)?;
-        if ended.is_some() {
-            self.end_leaving();
-        }
-        if !self.fallbacks.is_waiting() {
-            return Ok(ended);
-        }
-        let base = ended.as_ref().unwrap_or(current);
+        let ended = compiler.end_draining(&self.config, current.services(), &self.index, now);
+        let has_ended = ended.is_some();
+        let states = match ended {
+            Some(index) => {
+                self.index = Arc::new(index);
+                let states = compiler.states(&self.runtime_state);
+                self.end_leaving();
+                states
+            }
+            None if self.fallbacks.is_waiting() => current.states().to_vec(),
+            None => return Ok(None),
+        };
         let before = self.runtime_state.fallbacks.clone();
-        let next = self.state_again(base, base.states().to_vec(), now)?;
-        Ok(if ended.is_some() || before != self.runtime_state.fallbacks { Some(next) } else { None })
+        let next = self.state_again(current, states, now)?;
+        Ok((has_ended || before != self.runtime_state.fallbacks).then_some(next))
     }
 
     /// Recomputes the slot states of `keys`. Returns the snapshot to publish, or `None` if no slot
@@ -458,7 +462,8 @@ impl Controller {
     }
 
     /// Returns a copy of the snapshot `base` in which the slots have the states `states`. In the
-    /// copy, each service uses its configured pool or the fallback pool that currently replaces it.
+    /// copy, each service uses its configured pool or the fallback pool that currently replaces it,
+    /// and excludes draining slots if it moves its flows.
     fn state_again(
         &mut self,
         base: &Snapshot,
@@ -475,10 +480,12 @@ impl Controller {
             self.fallbacks.observe(view, rule, Index::serving(pool, &states), now);
         }
         self.runtime_state.fallbacks = self.fallbacks.called();
-        self.slow_start.retain(|key| self.runtime_state.state(key) == SlotState::Serving);
+        self.slow_start.retain(|key| self.runtime_state.state(key) != SlotState::Down);
         let mut services = base.services().to_vec();
         self.index.lead(&mut services, &self.runtime_state, &states);
-        let same = services.iter().zip(base.services()).all(|(a, b)| Arc::ptr_eq(&a.pool, &b.pool));
+        let is_same =
+            |a: &Service, b: &Service| Arc::ptr_eq(&a.pool, &b.pool) && a.excluded_slots == b.excluded_slots;
+        let same = services.iter().zip(base.services()).all(|(a, b)| is_same(a, b));
         let next = base.with_states(states)?;
         Ok(if same { next } else { next.with_services(services)? })
     }

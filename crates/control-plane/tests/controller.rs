@@ -5,6 +5,8 @@
 
 #[path = "controller/leaving.rs"]
 mod leaving;
+#[path = "controller/on_drain.rs"]
+mod on_drain;
 #[path = "controller/rejoin.rs"]
 mod rejoin;
 #[path = "controller/vips.rs"]
