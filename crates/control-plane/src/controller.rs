@@ -412,7 +412,7 @@ impl Controller {
     /// Returns [`CompileError::Snapshot`] if `current` is not derived from the last snapshot that
     /// [`Controller::finish`] returned.
     pub fn tick(&mut self, current: &Snapshot, now: Duration) -> Result<Option<Snapshot>, CompileError> {
-        let quarters = self.slow_start.quarters(now);
+        let quarters = self.quarters(now);
         self.stale |= quarters != self.runtime_state.quarters;
         self.runtime_state.quarters = quarters;
         let Some(compiler) = self.compiler.as_mut() else { return Ok(None) };
@@ -513,8 +513,14 @@ impl Controller {
         let over = times.filter_map(|pool| self.config.pool(pool)?.slow_start).max();
         if let Some(over) = over {
             self.slow_start.begin(key.clone(), now, over);
-            self.runtime_state.quarters = self.slow_start.quarters(now);
+            self.runtime_state.quarters = self.quarters(now);
         }
+    }
+
+    /// Returns the weights of the memberships in slow start. A drained membership pauses.
+    fn quarters(&mut self, now: Duration) -> HashMap<SlotKey, u8> {
+        let runtime_state = &self.runtime_state;
+        self.slow_start.quarters(now, |key| runtime_state.state(key) == SlotState::Serving)
     }
 
     /// Deletes the overrides of backends that a reload removed. Otherwise the overrides would apply
