@@ -50,6 +50,9 @@ struct HandedOverride {
 struct HandedNote {
     at: Duration,
     until: Option<Duration>,
+    /// The time at which a drained backend goes down. Older versions do not send this field.
+    #[serde(default)]
+    down_at: Option<Duration>,
     by: String,
     reason: Option<String>,
 }
@@ -181,6 +184,7 @@ impl HandedOverride {
         let note = |note: &Note| HandedNote {
             at: note.at,
             until: note.until,
+            down_at: note.down_at,
             by: note.by.to_string(),
             reason: note.reason.as_ref().map(ToString::to_string),
         };
@@ -199,6 +203,7 @@ impl HandedOverride {
         let note = |note: &HandedNote| Note {
             at: note.at,
             until: note.until,
+            down_at: note.down_at,
             by: note.by.as_str().into(),
             reason: note.reason.as_deref().map(Into::into),
         };
@@ -220,7 +225,7 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    use admin::{BackendAction, OverrideNote};
+    use admin::{BackendAction, OverrideNote, ThenDown};
     use config::Config;
     use forwarder::SlotState;
 
@@ -273,7 +278,9 @@ mod tests {
             [("a", BackendAction::Drain, Some(at(60))), ("b", BackendAction::Weight(Some(7)), None)]
         {
             let backend = OverrideKey { backend: name.into(), pool: None };
-            let note = OverrideNote { by: "uid 0".into(), reason: Some("a kernel".to_owned()), lasts };
+            let then_down = lasts.map(|_| ThenDown::After(at(30)));
+            let note =
+                OverrideNote { by: "uid 0".into(), reason: Some("a kernel".to_owned()), lasts, then_down };
             let order = BackendOverride { backend, action, note };
             current = overrides.give(&mut old, &order, &current, at(5)).unwrap().snapshot.unwrap_or(current);
         }
@@ -293,6 +300,8 @@ mod tests {
         assert_eq!(new.runtime_state().advice.len(), 1);
         assert_eq!(taken.rows(&new, at(20)), overrides.rows(&old, at(20)));
         assert_eq!((new.unknown(), heard.learned().collect::<Vec<_>>()), (0, learned.to_vec()));
+        let next = taken.expire(&mut new, &next, at(35)).unwrap().expect("the backend goes down");
+        assert_eq!(states(&next, &new), [SlotState::Down, SlotState::Serving, SlotState::Down]);
         let next = taken.expire(&mut new, &next, at(66)).unwrap().expect("the drain override expires");
 
         // If the state has no overrides, the overrides of the new process are removed.

@@ -111,6 +111,7 @@ impl Controller {
             weight_effective: self.weight(seen.best),
             shares: BTreeMap::new(),
             flows: None,
+            active_flows: None,
             flows_by_vip: BTreeMap::new(),
             packets: 0,
             bytes: 0,
@@ -381,14 +382,15 @@ fn with_flows(
     vips: &HashMap<ServiceId, &str>,
 ) -> BackendRow {
     let Some(counts) = flows else { return row };
-    let (mut sum, mut by_vip) = (0, BTreeMap::new());
+    let (mut sum, mut active, mut by_vip) = (0, 0, BTreeMap::new());
     for (service, count) in slots.iter().flat_map(|slot| counts.of_slot(*slot)) {
-        sum += count;
+        sum += count.all;
+        active += count.active;
         if let Some(vip) = vips.get(&service) {
-            *by_vip.entry((*vip).to_owned()).or_default() += count;
+            *by_vip.entry((*vip).to_owned()).or_default() += count.all;
         }
     }
-    BackendRow { flows: Some(sum), flows_by_vip: by_vip, ..row }
+    BackendRow { flows: Some(sum), active_flows: Some(active), flows_by_vip: by_vip, ..row }
 }
 
 /// Sets the flow count of each service in the VIP rows.
@@ -429,6 +431,7 @@ fn removed(slot: &forwarder::Slot) -> BackendRow {
         weight_effective: 0,
         shares: BTreeMap::new(),
         flows: None,
+        active_flows: None,
         flows_by_vip: BTreeMap::new(),
         packets: 0,
         bytes: 0,
