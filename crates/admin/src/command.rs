@@ -250,7 +250,7 @@ pub struct ReloadTerms {
     /// time, the change is rolled back. `None` makes the change permanent.
     pub confirm: Option<Duration>,
     /// `true` if the change is accepted even if it moves more table slots to other backends than
-    /// `cluster.max_moved` allows.
+    /// `cluster.max_moved` allows, or if it changes the hash key.
     pub force: bool,
 }
 

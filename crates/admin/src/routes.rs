@@ -402,7 +402,7 @@ fn on_terms(operation: Operation) -> Operation {
         )
         .query(
             "force",
-            "Accepts the change even if it moves more table entries to other backends than cluster.max_moved allows.",
+            "Accepts the change even if it moves more table entries to other backends than `cluster.max_moved` allows, or if the hash key changes, which breaks existing flows.",
             flag(),
         )
 }
