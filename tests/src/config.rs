@@ -201,8 +201,9 @@ impl LbConfig {
         say(format!("[io]\n{}", self.io));
         let (kind, keys) = (self.encapsulation.name(), &self.encapsulation_keys);
         say(format!("[encapsulation.tunnel]\nkind = \"{kind}\"\n{keys}"));
+        let unchecked = if self.pool_keys.contains("checks = ") { "" } else { "checks = []\n" };
         say(format!(
-            "[pool.web]\nencapsulation = \"tunnel\"\nbackends = [{}]\n{}",
+            "[pool.web]\nencapsulation = \"tunnel\"\nbackends = [{}]\n{unchecked}{}",
             self.members(),
             self.pool_keys
         ));

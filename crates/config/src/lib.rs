@@ -68,6 +68,7 @@ mod shards;
 mod source;
 mod strict;
 mod trace;
+mod unchecked;
 mod upstream_tunnels;
 mod vip;
 mod vlan;
