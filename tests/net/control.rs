@@ -175,7 +175,7 @@ fn drain_reports_remaining_flows_and_waits() {
         verb(&scene.bed, &args)
     };
     let ended = drain(&["1s"]);
-    let left = format!("b1: {} flows left, the drain continues", on("b1"));
+    let left = format!("b1: {} active flows and 0 idle entries left, the drain continues", on("b1"));
     assert!(ended.code == Some(1) && ended.err.contains(&left), "{}{}", ended.out, ended.err);
     assert_eq!(state(&scene, "b1")["state"], "draining");
     // When the flows end, waiting for the drain ends too.

@@ -16,6 +16,7 @@ mod cluster;
 mod combined_faults;
 mod control;
 mod doctor;
+mod draining;
 mod drops;
 mod encapsulation;
 mod events;

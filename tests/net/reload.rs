@@ -2,6 +2,7 @@
 //! packet is lost.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
@@ -50,6 +51,23 @@ impl Traffic {
         assert!(rounds.iter().all(|round| *round == rounds[0]), "a flow moved\n{}", scene.diagnosis());
         rounds[0].iter().flatten().cloned().collect()
     }
+}
+
+/// A new hash key breaks existing flows, so only a forced reload accepts it.
+#[test]
+fn new_hash_key_needs_force() {
+    let mut scene = Scene::with(LbConfig::new);
+    fs::write(scene.bed.dir().join("hash.key"), "f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff\n").unwrap();
+    let config = LbConfig::new(&scene.bed);
+    let line = scene.balancer.reload(&scene.bed, &config).unwrap();
+    assert!(line.contains("reload rejected") && line.contains("use --force"), "{line}");
+    assert!(line.contains(" % of pool web") && !line.contains("f0f1f2"), "{line}");
+    let status = scene.balancer.ask("/v1/status").unwrap();
+    assert_eq!((&status["generation"], &status["last_reload"]["outcome"]), (&1.into(), &"refused".into()));
+    let answer = scene.balancer.order("/v1/reload?force=true").unwrap();
+    assert!(answer["changed"].to_string().contains("existing flows break"), "{answer:#}");
+    assert_eq!(scene.balancer.ask("/v1/status").unwrap()["generation"], 2);
+    assert_eq!(scene.ask(true, 20).len(), 20);
 }
 
 fn weights(n: usize) -> [u32; 3] {

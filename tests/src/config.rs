@@ -81,6 +81,8 @@ pub struct LbConfig {
     pub vips: Vec<IpAddr>,
     /// The services of each VIP.
     pub services: Vec<Service>,
+    /// Additional keys of each UDP service, such as `on_drain = "move"`.
+    pub udp_keys: &'static str,
     /// Additional lines of TOML for the table of each VIP.
     pub vip_keys: String,
     /// Names of additional interfaces on each balancer.
@@ -123,6 +125,7 @@ impl LbConfig {
                 service(Bed::ECHO_PORT, "udp"),
                 service(Bed::SINK_PORT, "udp"),
             ],
+            udp_keys: "",
             vip_keys: String::new(),
             interfaces: vec![],
             io: String::new(),
@@ -198,8 +201,9 @@ impl LbConfig {
         say(format!("[io]\n{}", self.io));
         let (kind, keys) = (self.encapsulation.name(), &self.encapsulation_keys);
         say(format!("[encapsulation.tunnel]\nkind = \"{kind}\"\n{keys}"));
+        let unchecked = if self.pool_keys.contains("checks = ") { "" } else { "checks = []\n" };
         say(format!(
-            "[pool.web]\nencapsulation = \"tunnel\"\nbackends = [{}]\n{}",
+            "[pool.web]\nencapsulation = \"tunnel\"\nbackends = [{}]\n{unchecked}{}",
             self.members(),
             self.pool_keys
         ));
@@ -234,8 +238,12 @@ impl LbConfig {
     fn services(&self) -> String {
         self.services.iter().fold(String::new(), |mut text, Service { ports, protocol, hash }| {
             let hash = hash.map(|hash| format!(", hash = \"{hash}\"")).unwrap_or_default();
-            let _ =
-                write!(text, "{{ ports = [{ports}], protocol = \"{protocol}\", pool = \"web\"{hash} }}, ");
+            let keys = if *protocol == "udp" && !self.udp_keys.is_empty() { ", " } else { "" };
+            let keys = format!("{keys}{}", if keys.is_empty() { "" } else { self.udp_keys });
+            let _ = write!(
+                text,
+                "{{ ports = [{ports}], protocol = \"{protocol}\", pool = \"web\"{hash}{keys} }}, "
+            );
             text
         })
     }

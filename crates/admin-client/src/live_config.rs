@@ -24,7 +24,8 @@ pub struct Terms {
     /// this machine becomes unreachable
     #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
     confirm: Option<u64>,
-    /// Apply the change even if more table entries move than `cluster.max_moved` allows
+    /// Apply the change even if more table entries move than `cluster.max_moved` allows, or if the
+    /// hash key changes, which breaks existing flows
     #[arg(long)]
     force: bool,
 }

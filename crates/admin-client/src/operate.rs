@@ -1,6 +1,7 @@
 //! Implements `backend`, `vip list`, `health list` and `flow`, which show the state of backends,
 //! VIPs, health checks and flows, and change it.
 
+use std::fmt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use admin::view::{
     BackendChange, BackendRow, BackendState, CheckState, FlowPage, FlowRow, HealthView, MembershipChange,
     Override, Purged, ServiceRow, TargetRow, VipRow,
 };
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use config::parse_duration;
 use config::words::count;
 use serde::Serialize;
@@ -112,8 +113,16 @@ pub struct Drain {
     pool: Option<String>,
     #[command(flatten)]
     beside: Beside,
-    /// Wait until the backend has no flows; after TIME (such as 10m) exit with code 1 while the
-    /// drain continues (default: no limit)
+    /// Take the backend down after the drain; its remaining flows then move to other backends
+    #[arg(long, value_name = "STATE")]
+    then: Option<Then>,
+    /// Time after which `--then down` applies, such as 10m; 1 s to 30 days in whole seconds
+    /// (default: `cluster.drain_time`)
+    #[arg(long, value_name = "TIME", value_parser = whole_seconds, requires = "then")]
+    after: Option<u64>,
+    /// Wait until the backend has no active flows, which are flows with a packet in the last 60 s,
+    /// or until it is down; after TIME (such as 10m) exit with code 1 while the drain continues
+    /// (default: no limit)
     #[arg(long, value_name = "TIME", value_parser = time, num_args = 0..=1)]
     wait: Option<Option<Duration>>,
     #[command(flatten)]
@@ -121,6 +130,13 @@ pub struct Drain {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// The state that follows a drain.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Then {
+    /// Stop all traffic to the backend.
+    Down,
 }
 
 fn time(text: &str) -> Result<Duration, String> {
@@ -230,25 +246,31 @@ pub fn backend(verb: &BackendVerb) -> anyhow::Result<ExitCode> {
     match verb {
         BackendVerb::List(asked) => list_backends(asked),
         BackendVerb::Drain(asked) => drain(asked),
-        BackendVerb::Undrain(which) => set_override(which, "undrain", &Beside::default(), None),
-        BackendVerb::Down { which, beside } => set_override(which, "down", beside, None),
-        BackendVerb::Up(which) => set_override(which, "up", &Beside::default(), None),
-        BackendVerb::Weight { which, beside, weight } => set_override(which, "weight", beside, Some(*weight)),
+        BackendVerb::Undrain(which) => set_override(which, "undrain", &Beside::default(), &[], None),
+        BackendVerb::Down { which, beside } => set_override(which, "down", beside, &[], None),
+        BackendVerb::Up(which) => set_override(which, "up", &Beside::default(), &[], None),
+        BackendVerb::Weight { which, beside, weight } => {
+            set_override(which, "weight", beside, &[], Some(*weight))
+        }
     }
 }
 
 fn drain(asked: &Drain) -> anyhow::Result<ExitCode> {
-    let Drain { name, pool, beside, wait, endpoint, json } = asked;
+    let Drain { name, pool, beside, then, after, wait, endpoint, json } = asked;
     let reach = Reach { endpoint: endpoint.clone(), wait: None };
     let which = Which { name: name.clone(), pool: pool.clone(), common: Common { reach, json: *json } };
-    let result = set_override(&which, "drain", beside, None)?;
+    let then = then.map(|Then::Down| "then=down".to_owned());
+    let then = [then, after.map(|seconds| format!("after_seconds={seconds}"))];
+    let then: Vec<String> = then.into_iter().flatten().collect();
+    let result = set_override(&which, "drain", beside, &then, None)?;
     match wait {
         None => Ok(result),
         Some(time) => wait_for_flows(&which, time.map(|time| Instant::now() + time)),
     }
 }
 
-/// Waits until the backend has no flows. The exit code is 1 if flows are left at `end`.
+/// Waits until the backend has no active flows or is down. The exit code is 1 if active flows are
+/// left at `end`.
 fn wait_for_flows(which: &Which, end: Option<Instant>) -> anyhow::Result<ExitCode> {
     let (client, mut said, mut counted) = (which.common.client()?, None, None);
     loop {
@@ -258,14 +280,15 @@ fn wait_for_flows(which: &Which, end: Option<Instant>) -> anyhow::Result<ExitCod
             row.name == which.name
                 && which.pool.as_ref().is_none_or(|pool| row.pool == *pool || row.pool.is_empty())
         };
-        let left = rows.iter().filter(meant).map(|row| row.flows).sum::<Option<u64>>();
-        if left == Some(0) {
+        let rows: Vec<&BackendRow> = rows.iter().filter(meant).collect();
+        let left = remaining(&rows);
+        if left.is_some_and(|left| left.active == 0) || rows.iter().all(|row| row.state == BackendState::Down)
+        {
             return Ok(ExitCode::SUCCESS);
         }
         // If a busy packet thread does not report its flows in time, the previous count is kept.
         counted = left.or(counted);
-        let now = counted
-            .map_or_else(|| "number of flows unknown".to_owned(), |left| count(left, "flow") + " left");
+        let now = counted.map_or_else(|| "number of flows unknown".to_owned(), |left| left.to_string());
         if end.is_some_and(|end| Instant::now() >= end) {
             errln!("{}: {now}, the drain continues", which.name);
             return Ok(ExitCode::FAILURE);
@@ -278,6 +301,29 @@ fn wait_for_flows(which: &Which, end: Option<Instant>) -> anyhow::Result<ExitCod
     }
 }
 
+/// The flows that a draining backend still has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Remaining {
+    /// Flows with a packet in the last 60 s.
+    active: u64,
+    /// Other entries in the connection table.
+    idle: u64,
+}
+
+impl fmt::Display for Remaining {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entries = if self.idle == 1 { "entry" } else { "entries" };
+        write!(f, "{} and {} idle {entries} left", count(self.active, "active flow"), self.idle)
+    }
+}
+
+/// Sums the flows of `rows`. Returns `None` if the flows of one row were not counted.
+fn remaining(rows: &[&BackendRow]) -> Option<Remaining> {
+    let sum = |of: fn(&BackendRow) -> Option<u64>| rows.iter().map(|row| of(row)).sum::<Option<u64>>();
+    let (all, active) = (sum(|row| row.flows)?, sum(|row| row.active_flows)?);
+    Some(Remaining { active, idle: all.saturating_sub(active) })
+}
+
 /// The interval between two requests. The daemon counts flows once a second.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -285,6 +331,7 @@ fn set_override(
     which: &Which,
     action: &str,
     beside: &Beside,
+    more: &[String],
     weight: Option<FileOr>,
 ) -> anyhow::Result<ExitCode> {
     let about = [
@@ -292,7 +339,7 @@ fn set_override(
         beside.reason.as_ref().map(|reason| format!("reason={}", escape(reason))),
         beside.lasts.map(|seconds| format!("for_seconds={seconds}")),
     ];
-    let about = about.into_iter().flatten().collect::<Vec<_>>().join("&");
+    let about = about.into_iter().flatten().chain(more.iter().cloned()).collect::<Vec<_>>().join("&");
     let about = if about.is_empty() { about } else { format!("?{about}") };
     let path = format!("/v1/backends/{}/{action}{about}", escape(&which.name));
     let body = weight.map(|FileOr(weight)| json!({ "weight": weight }));
@@ -335,8 +382,10 @@ fn list_backends(BackendList { of, state, common }: &BackendList) -> anyhow::Res
     let is_well = |row: &BackendRow| row.state == BackendState::Serving && row.less_for.is_empty();
     let all_well = rows.iter().all(is_well);
     let more = of.most.cut(&mut rows);
-    let headings =
-        ["backend", "pool", "address", "state", "why", "override", ">weight", ">share", ">flows", ">packets"];
+    let headings = [
+        "backend", "pool", "address", "state", "why", "override", ">weight", ">share", ">flows", ">active",
+        ">packets",
+    ];
     let row = |row: &BackendRow| {
         let share = row.shares.values().copied().fold(0.0, f64::max);
         [
@@ -349,6 +398,7 @@ fn list_backends(BackendList { of, state, common }: &BackendList) -> anyhow::Res
             format!("{}/{}", row.weight_effective, row.weight_configured),
             format!("{:.2}%", share * 100.0),
             or_dash(row.flows),
+            or_dash(row.active_flows),
             row.packets.to_string(),
         ]
     };
@@ -518,3 +568,15 @@ fn list_flows(
 
 const TARGET_HEADINGS: [&str; 9] =
     ["backends", "address", "check", "via", "state", ">since", ">latency", "last", "last error"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remaining_flows_are_active_or_idle() {
+        let shown = |active, idle| Remaining { active, idle }.to_string();
+        assert_eq!(shown(1, 1), "1 active flow and 1 idle entry left");
+        assert_eq!(shown(12, 0), "12 active flows and 0 idle entries left");
+    }
+}

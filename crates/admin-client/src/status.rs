@@ -163,7 +163,8 @@ fn digests(status: &Status) -> [String; 2] {
 fn overridden(row: &OverrideRow) -> String {
     let reason = row.reason.as_ref().map(|reason| format!(", reason: {reason}")).unwrap_or_default();
     let ends = row.ends_in_seconds.map(|left| format!(", ends in {}", ago(left))).unwrap_or_default();
-    format!("{}, set {} ago by {}{ends}{reason}", override_words(row), ago(row.since_seconds), row.by)
+    let down = row.down_in_seconds.map(|left| format!(", down in {}", ago(left))).unwrap_or_default();
+    format!("{}, set {} ago by {}{down}{ends}{reason}", override_words(row), ago(row.since_seconds), row.by)
 }
 
 /// Formats an override. The text contains no times, so it is identical on machines with the same
@@ -229,6 +230,7 @@ mod tests {
             by,
             reason,
             ends_in_seconds: None,
+            down_in_seconds: None,
         };
         let status = Status {
             bgp: Some(BgpTotals::default()),

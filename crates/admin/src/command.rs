@@ -250,7 +250,7 @@ pub struct ReloadTerms {
     /// time, the change is rolled back. `None` makes the change permanent.
     pub confirm: Option<Duration>,
     /// `true` if the change is accepted even if it moves more table slots to other backends than
-    /// `cluster.max_moved` allows.
+    /// `cluster.max_moved` allows, or if it changes the hash key.
     pub force: bool,
 }
 
@@ -263,6 +263,18 @@ pub struct OverrideNote {
     pub reason: Option<String>,
     /// The time after which the override ends, or `None` if it does not expire.
     pub lasts: Option<Duration>,
+    /// Only for [`BackendAction::Drain`]: the time after which the backend goes down, so that its
+    /// remaining flows move to other backends.
+    pub then_down: Option<ThenDown>,
+}
+
+/// When a drained backend goes down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThenDown {
+    /// After `cluster.drain_time`.
+    AfterDrainTime,
+    /// After this time.
+    After(Duration),
 }
 
 /// A temporary log level. A later temporary level replaces an earlier temporary level. The level

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use super::app_state::AppState;
 use super::command::{
     ANSWER_WITHIN_SECONDS, Answer, BackendAction, Command, EVENTS_AT_MOST, EventQuery, FLOWS_AT_MOST,
-    FlowQuery, LogLevelOverride, MachineAction, OverrideNote, ReloadTerms,
+    FlowQuery, LogLevelOverride, MachineAction, OverrideNote, ReloadTerms, ThenDown,
 };
 use super::guard::AuditRecord;
 use super::refuse::{bad_request, plural};
@@ -184,12 +184,31 @@ pub(super) struct About {
     pool: Option<String>,
     reason: Option<String>,
     for_seconds: Option<u64>,
+    then: Option<Then>,
+    after_seconds: Option<u64>,
+}
+
+/// The state that follows a drain.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Then {
+    Down,
 }
 
 impl About {
-    fn note(&self, peer: Option<&Peer>) -> Result<OverrideNote, Refusal> {
-        let lasts = self.for_seconds.map(lasting).transpose()?;
-        Ok(OverrideNote { by: who(peer), reason: because(self.reason.clone())?, lasts })
+    fn note(&self, peer: Option<&Peer>, action: BackendAction) -> Result<OverrideNote, Refusal> {
+        let lasts = self.for_seconds.map(|seconds| lasting("for_seconds", seconds)).transpose()?;
+        let after = self.after_seconds.map(|seconds| lasting("after_seconds", seconds)).transpose()?;
+        let then_down = match (self.then, after) {
+            (Some(_), _) if action != BackendAction::Drain => {
+                return Err(bad_request("`then` is only allowed for a drain"));
+            }
+            (Some(Then::Down), None) => Some(ThenDown::AfterDrainTime),
+            (Some(Then::Down), Some(after)) => Some(ThenDown::After(after)),
+            (None, Some(_)) => return Err(bad_request("`after_seconds` needs then=down")),
+            (None, None) => None,
+        };
+        Ok(OverrideNote { by: who(peer), reason: because(self.reason.clone())?, lasts, then_down })
     }
 }
 
@@ -211,12 +230,12 @@ fn because(reason: Option<String>) -> Result<Option<String>, Refusal> {
     Ok(reason)
 }
 
-/// Checks the duration of an override.
-fn lasting(seconds: u64) -> Result<Duration, Refusal> {
+/// Checks the duration of an override, which is the value of the parameter `name`.
+fn lasting(name: &str, seconds: u64) -> Result<Duration, Refusal> {
     if (1..=FOR_SECONDS).contains(&seconds) {
         return Ok(Duration::from_secs(seconds));
     }
-    Err(out_of_range("for_seconds", seconds, FOR_SECONDS))
+    Err(out_of_range(name, seconds, FOR_SECONDS))
 }
 
 pub(super) async fn override_backend(
@@ -228,7 +247,7 @@ pub(super) async fn override_backend(
 ) -> Result<Done<BackendChange>, Refusal> {
     let Path(name) = name.map_err(|error| bad_request(error.body_text()))?;
     let Query(about) = query(about)?;
-    let note = about.note(peer.as_deref())?;
+    let note = about.note(peer.as_deref(), action)?;
     let words = in_words(&name, about.pool.as_deref(), action) + &for_how_long(&note);
     let (pool, reason) = (about.pool, note.reason.clone());
     let change = ask(&state, |answer| Command::Backend { name, pool, action, note, answer }).await??;
@@ -236,7 +255,12 @@ pub(super) async fn override_backend(
 }
 
 fn for_how_long(note: &OverrideNote) -> String {
-    note.lasts.map(|lasts| format!(", for {} s", lasts.as_secs())).unwrap_or_default()
+    let then = match note.then_down {
+        None => String::new(),
+        Some(ThenDown::AfterDrainTime) => ", then down".to_owned(),
+        Some(ThenDown::After(after)) => format!(", then down after {} s", after.as_secs()),
+    };
+    then + &note.lasts.map(|lasts| format!(", for {} s", lasts.as_secs())).unwrap_or_default()
 }
 
 fn with_effect(words: String, changed: bool) -> String {
@@ -257,7 +281,7 @@ pub(super) async fn log_level(
     peer: Option<Extension<Peer>>,
 ) -> Result<Done<LogChange>, Refusal> {
     let Query(OfLog { level, for_seconds, reason }) = query(of)?;
-    let (lasts, reason) = (lasting(for_seconds)?, because(reason)?);
+    let (lasts, reason) = (lasting("for_seconds", for_seconds)?, because(reason)?);
     let level_override = LogLevelOverride { level, lasts, by: who(peer.as_deref()), reason: reason.clone() };
     let change = ask(&state, |answer| Command::OverrideLog { command: Some(level_override), answer }).await?;
     let words = with_effect(format!("set log level {level}, for {for_seconds} s"), change.changed);

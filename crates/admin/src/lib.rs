@@ -61,7 +61,7 @@ pub use app_state::Rules;
 pub use command::{
     ANSWER_WITHIN_SECONDS, Answer, BackendAction, CONFIG_BYTES, CaptureCommand, CaptureStream, Command,
     EVENTS_AT_MOST, EventQuery, FLOWS_AT_MOST, FlowQuery, HOT_KEYS_AT_MOST, HOT_KEYS_SECONDS_AT_MOST,
-    HotKeysCommand, LogLevelOverride, MachineAction, OverrideNote, ReloadTerms, SNAP_BYTES,
+    HotKeysCommand, LogLevelOverride, MachineAction, OverrideNote, ReloadTerms, SNAP_BYTES, ThenDown,
 };
 pub use event_log::EventLog;
 pub use page::status_page;

@@ -159,6 +159,16 @@ fn backend_overrides() -> Vec<Operation> {
             "/v1/backends/{name}/drain",
             "Stops new flows to a backend. Existing flows continue.",
             BackendAction::Drain,
+        )
+        .query(
+            "then",
+            "With `down`, the backend goes down after the time `after_seconds`, and its remaining flows move to other backends.",
+            json!({ "type": "string", "enum": ["down"] }),
+        )
+        .query(
+            "after_seconds",
+            "The time in seconds after which the backend goes down. The default is `cluster.drain_time`.",
+            number(1, handlers::FOR_SECONDS),
         ),
         operation("/v1/backends/{name}/undrain", "Ends the drain of a backend.", BackendAction::Undrain),
         operation(
@@ -391,7 +401,7 @@ fn on_terms(operation: Operation) -> Operation {
         )
         .query(
             "force",
-            "Accepts the change even if it moves more table entries to other backends than cluster.max_moved allows.",
+            "Accepts the change even if it moves more table entries to other backends than `cluster.max_moved` allows, or if the hash key changes, which breaks existing flows.",
             flag(),
         )
 }

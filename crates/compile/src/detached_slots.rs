@@ -80,13 +80,15 @@ impl DetachedSlots {
         changed
     }
 
-    /// Sets `excluded_slots` of each service.
-    pub(crate) fn exclude(&self, services: &mut [Service]) {
-        for service in services {
+    /// Returns the slots that each service must not use any longer. A service that moves its flows
+    /// when backends drain stops using detached slots immediately.
+    pub(crate) fn excluded(&self, services: &[Service], index: &Index) -> Vec<Arc<[SlotId]>> {
+        let excluded = |(place, service): (usize, &Service)| {
             let left = self.left.get(&entry(service)).into_iter().flatten();
-            service.excluded_slots =
-                left.filter(|(_, detached)| detached.excluded).map(|(slot, _)| *slot).collect();
-        }
+            let left = left.filter(|(_, detached)| detached.excluded || index.moves_flows(place));
+            left.map(|(slot, _)| *slot).collect()
+        };
+        services.iter().enumerate().map(excluded).collect()
     }
 }
 

@@ -6,7 +6,7 @@
 //! weights.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use forwarder::{PoolTable, Service, SlotId, SlotState};
@@ -54,6 +54,10 @@ pub struct Index {
     pools: BTreeMap<PoolView, InReach>,
     /// The configured pool of each service, in the same order as the services in the snapshot.
     configured: Vec<PoolView>,
+    /// For each service, `true` if its flows move immediately when their backend drains.
+    moves_flows: Vec<bool>,
+    /// For each service, the slots in ascending order that it must not use any longer.
+    excluded: Vec<Arc<[SlotId]>>,
     /// The slots of peers, including removed peers that still have a slot.
     peers: HashSet<SlotId>,
 }
@@ -184,15 +188,38 @@ impl Index {
         &self.configured
     }
 
-    pub(crate) fn configure(&mut self, configured: Vec<PoolView>) {
-        self.configured = configured;
+    pub(crate) fn configure(&mut self, configured: Vec<PoolView>, moves_flows: Vec<bool>) {
+        (self.configured, self.moves_flows) = (configured, moves_flows);
     }
 
-    /// Sets the pool of each service in a snapshot to the pool that is currently used.
+    /// Returns `true` if the flows of a service move immediately when their backend drains.
+    pub(crate) fn moves_flows(&self, service: usize) -> bool {
+        self.moves_flows.get(service) == Some(&true)
+    }
+
+    /// Sets the slots that each service must not use any longer.
+    pub(crate) fn exclude(&mut self, excluded: Vec<Arc<[SlotId]>>) {
+        self.excluded = excluded;
+    }
+
+    /// Sets the pool of each service in a snapshot to the pool that is currently used, and the
+    /// slots that the service must not use. A service that moves its flows when backends drain must
+    /// not use any draining slot.
     pub fn lead(&self, services: &mut [Service], runtime_state: &RuntimeState, states: &[SlotState]) {
         for (service, configured) in services.iter_mut().zip(&self.configured) {
             if let Some(pool) = self.serving_pool(configured, runtime_state, states) {
                 service.pool = Arc::clone(pool);
+            }
+        }
+        let draining = || {
+            let slots = (0..).map(SlotId).zip(states);
+            slots.filter(|(_, state)| **state == SlotState::Draining).map(|(slot, _)| slot)
+        };
+        for (place, (service, excluded)) in services.iter_mut().zip(&self.excluded).enumerate() {
+            service.excluded_slots = Arc::clone(excluded);
+            if self.moves_flows(place) {
+                let all: BTreeSet<SlotId> = excluded.iter().copied().chain(draining()).collect();
+                service.excluded_slots = all.into_iter().collect();
             }
         }
     }

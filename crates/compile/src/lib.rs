@@ -57,8 +57,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forwarder::{
-    Forwarding, Generation, HashKey, Parts, PoolTable, Prefix, PrefixGroup, PrefixSet, ServiceId, Slot,
-    SlotId, SlotState, Snapshot, Timeouts, Trace, TraceKey,
+    Forwarding, Generation, HashKey, Parts, PoolTable, Prefix, PrefixGroup, PrefixSet, Service, ServiceId,
+    Slot, SlotId, SlotState, Snapshot, Timeouts, Trace, TraceKey,
 };
 use maglev_hash::{BuildError, Table};
 use packet::{Family, Outer, Template};
@@ -231,12 +231,12 @@ impl Compiler {
         let peers = laid_out.complete(&views, &reach, &tables);
         let LaidOut { mut index, slots, with_ways, .. } = laid_out;
         let (services, kept) = self.services_of(&views, &index, &tables, from)?;
-        let Services { mut services, bindings, configured } = services;
-        index.configure(configured);
+        let Services { mut services, bindings, configured, moves_flows } = services;
+        index.configure(configured, moves_flows);
         let detached_slots = self.detached_slots.after(&services, &index, from.now, ages(config));
         let states = slots.states(|key| from.runtime_state.state(key));
+        index.exclude(detached_slots.excluded(&services, &index));
         index.lead(&mut services, from.runtime_state, &states);
-        detached_slots.exclude(&mut services);
         let snapshot = Snapshot::new(Parts {
             generation: from.generation,
             hash_key: HashKey::new(*config.cluster().hash_key.bytes()),
@@ -306,28 +306,23 @@ impl Compiler {
     }
 
     /// Ends each drain whose drain time has passed. Slots of removed backends become free, and
-    /// services stop using slots from which they were moved. Returns `None` if the snapshot does
-    /// not change.
-    ///
-    /// # Errors
-    /// Returns [`CompileError::Snapshot`] if `current` was not compiled from the configuration that
-    /// this compiler compiled last.
+    /// services stop using slots from which they were moved. Returns the changed index, or `None`
+    /// if no drain ended. `services` are the services of the current snapshot.
     pub fn end_draining(
         &mut self,
         config: &Config,
-        runtime_state: &RuntimeState,
-        current: &Snapshot,
+        services: &[Service],
+        index: &Index,
         now: Duration,
-    ) -> Result<Option<Snapshot>, CompileError> {
+    ) -> Option<Index> {
         let freed = self.slots.advance(now, ages(config));
         let excluded_slots = self.detached_slots.advance(now, ages(config));
         if freed.is_empty() && !excluded_slots {
-            return Ok(None);
+            return None;
         }
-        let mut services = current.services().to_vec();
-        self.detached_slots.exclude(&mut services);
-        let snapshot = current.with_services(services)?.with_states(self.states(runtime_state))?;
-        Ok(Some(snapshot))
+        let mut index = index.clone();
+        index.exclude(self.detached_slots.excluded(services, &index));
+        Some(index)
     }
 }
 

@@ -42,6 +42,11 @@ impl Compiler {
         Numbers { slots: self.slots.numbers(), slots_below, services }
     }
 
+    /// Returns the slots of the pool members that a reload removed and that are still draining.
+    pub fn draining(&self) -> impl Iterator<Item = (&SlotKey, SlotId)> {
+        self.slots.draining()
+    }
+
     /// Returns `true` if backends that a reload removed are still draining.
     #[must_use]
     pub fn has_draining(&self) -> bool {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use config::{Config, Ports};
+use config::{Config, OnDrain, Ports};
 use forwarder::{Binding, HashPolicy, Keyed, Service, ServiceId, VipAddress};
 use packet::Family;
 
@@ -28,6 +28,8 @@ pub(crate) struct Services {
     pub(crate) bindings: Vec<Binding>,
     /// The configured pool of each service.
     pub(crate) configured: Vec<PoolView>,
+    /// For each service, `true` if its flows move immediately when their backend drains.
+    pub(crate) moves_flows: Vec<bool>,
 }
 
 /// The inputs from which services are built.
@@ -73,6 +75,7 @@ impl OfServices<'_> {
                         fragments: vip.fragments,
                     });
                     all.configured.push(view);
+                    all.moves_flows.push(service.on_drain == OnDrain::Move);
                 }
             }
         }

@@ -4,7 +4,8 @@
 //! each address family of each VIP. When a membership is removed, its slot drains. After the drain
 //! time, the slot is free, and packets of its remaining flows are sent to other backends. After the
 //! longest idle timeout of the connection table, the number can be reused. If the backend was down
-//! when it was removed, its slot is free immediately.
+//! when it was removed, its slot is free immediately. If it goes down while its slot drains, its
+//! flows move immediately.
 //!
 //! Invariant: a connection table entry that was written for one membership is never used for a
 //! different membership.
@@ -68,20 +69,29 @@ impl Slots {
         &self.slots
     }
 
-    /// Returns the state of each slot. `configured` returns the state of a configured membership.
-    pub(crate) fn states(&self, configured: impl Fn(&SlotKey) -> SlotState) -> Vec<SlotState> {
+    /// Returns the state of each slot. `state` returns the state of a membership that is configured
+    /// or drains after its removal.
+    pub(crate) fn states(&self, state: impl Fn(&SlotKey) -> SlotState) -> Vec<SlotState> {
         let mut states = vec![SlotState::Free; self.slots.len()];
         for (key, id) in &self.numbers {
-            let state = match self.gone.get(id) {
+            let of_slot = match self.gone.get(id) {
+                Some(Gone::Draining(_)) if state(key) == SlotState::Down => SlotState::Down,
                 Some(Gone::Draining(_)) => SlotState::Draining,
                 Some(Gone::Free(_)) => SlotState::Free,
-                None => configured(key),
+                None => state(key),
             };
             if let Some(place) = states.get_mut(id.0 as usize) {
-                *place = state;
+                *place = of_slot;
             }
         }
         states
+    }
+
+    /// Returns the slots of the removed memberships that are still draining.
+    pub(crate) fn draining(&self) -> impl Iterator<Item = (&SlotKey, SlotId)> {
+        let drains = |id: &SlotId| matches!(self.gone.get(id), Some(Gone::Draining(_)));
+        let numbers = self.numbers.iter().filter(|_| !self.gone.is_empty());
+        numbers.filter(move |(_, id)| drains(id)).map(|(key, id)| (key, *id))
     }
 
     /// Returns the slots of peers, including removed peers that still have a slot.
@@ -260,6 +270,8 @@ mod tests {
         let state = |slots: &Slots, id: SlotId| slots.states(|_| SlotState::Serving)[id.0 as usize];
         let (slots, _) = reload(&slots, &[2], 10);
         assert_eq!(state(&slots, first[0]), SlotState::Draining);
+        assert_eq!(slots.draining().collect::<Vec<_>>(), [(&key(1), first[0])]);
+        assert_eq!(slots.states(|_| SlotState::Down)[first[0].0 as usize], SlotState::Down);
         let (mut slots, third) = reload(&slots, &[2, 3], 59);
         assert_eq!((state(&slots, first[0]), third), (SlotState::Draining, vec![first[1], SlotId(2)]));
         assert_eq!(slots.advance(Duration::from_secs(59), AGES), []);

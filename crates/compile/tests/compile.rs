@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use compile::{
-    CompileError, CompileInput, Compiler, PathMtus, RuntimeState, destinations, refresh_next_hops,
+    CompileError, CompileInput, Compiled, Compiler, PathMtus, RuntimeState, destinations, refresh_next_hops,
 };
 use config::{Config, parse};
 use forwarder::{Decision, DropReason, Flow, Generation, Guard, NextHopMode, SlotState, Snapshot, Tagging};
@@ -83,6 +83,24 @@ fn compile_for(
     compiler.compile(config, from).map(|compiled| compiled.snapshot)
 }
 
+/// Compiles `config` like [`compile`], and returns the index too.
+fn compiled(compiler: &mut Compiler, config: &Config, now: u64) -> Compiled {
+    let (runtime_state, states) = (RuntimeState::default(), vec![SlotState::Serving; 16]);
+    let (generation, now) = (Generation(now + 1), Duration::from_secs(now));
+    let (machine, next_hops, runtime_state) = ("lb1", &Table::default(), &runtime_state);
+    let from = CompileInput { generation, machine, next_hops, runtime_state, states: &states, now };
+    compiler.compile(config, from).unwrap()
+}
+
+/// Ends the drains whose time has passed. `from` was compiled last, from `config`.
+fn end(compiler: &mut Compiler, config: &Config, from: &Compiled, now: u64) -> Option<Snapshot> {
+    let (runtime_state, mut services) = (RuntimeState::default(), from.snapshot.services().to_vec());
+    let index = compiler.end_draining(config, &services, &from.index, Duration::from_secs(now))?;
+    let states = compiler.states(&runtime_state);
+    index.lead(&mut services, &runtime_state, &states);
+    Some(from.snapshot.with_states(states).unwrap().with_services(services).unwrap())
+}
+
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
@@ -140,7 +158,8 @@ fn backend_with_new_address_gets_new_slot_and_old_one_drains() {
     let mut compiler = Compiler::default();
     let before = compile(&mut compiler, &config(&pools("198.18.1.2")), 0);
     let moved = config(&pools("198.18.1.9"));
-    let after = compile(&mut compiler, &moved, 10);
+    let compiled = compiled(&mut compiler, &moved, 10);
+    let after = &compiled.snapshot;
     let states = |snapshot: &Snapshot| -> HashMap<String, SlotState> {
         snapshot
             .slots()
@@ -150,23 +169,22 @@ fn backend_with_new_address_gets_new_slot_and_old_one_drains() {
             .collect()
     };
     assert_eq!(states(&before).get("198.18.1.9"), None);
-    assert_eq!(states(&after)["198.18.1.2"], SlotState::Draining);
-    assert_eq!(states(&after)["198.18.1.9"], SlotState::Serving);
+    assert_eq!(states(after)["198.18.1.2"], SlotState::Draining);
+    assert_eq!(states(after)["198.18.1.9"], SlotState::Serving);
     // Table entries depend only on backend names and weights, so each flow is assigned to the same
     // backend.
     for port in 0..200 {
-        assert_eq!(choice(&before, port), choice(&after, port));
+        assert_eq!(choice(&before, port), choice(after, port));
     }
     let old: IpAddr = "198.18.1.2".parse().unwrap();
     assert!(!destinations(&moved, "lb1", None).contains(&old));
     assert!(
-        destinations(&moved, "lb1", Some(&after)).contains(&old),
+        destinations(&moved, "lb1", Some(after)).contains(&old),
         "existing flows continue, so the next hop is still needed"
     );
-    let at = Duration::from_secs;
-    let mut end = |at| compiler.end_draining(&moved, &RuntimeState::default(), &after, at).unwrap();
-    assert!(end(at(69)).is_none());
-    let ended = end(at(70)).expect("a drain time has passed");
+    let mut end = |at| end(&mut compiler, &moved, &compiled, at);
+    assert!(end(69).is_none());
+    let ended = end(70).expect("a drain time has passed");
     assert_eq!(states(&ended)["198.18.1.2"], SlotState::Free);
     assert_eq!(states(&ended)["198.18.1.9"], SlotState::Serving);
     assert!(!destinations(&moved, "lb1", Some(&ended)).contains(&old));
@@ -221,14 +239,12 @@ fn moved_service_excludes_its_old_slots_after_drain_time() {
     };
     let mut left = www(&first).0;
     left.sort_unstable();
-    let second = compile(&mut compiler, &after, 100);
-    assert_ne!(www(&second).0, www(&first).0);
-    assert_eq!(www(&second).1, []);
-    let mut end = |now| {
-        compiler.end_draining(&after, &RuntimeState::default(), &second, Duration::from_secs(now)).unwrap()
-    };
-    assert!(end(159).is_none());
-    let excluded_slots = end(160).expect("the drain time has passed");
+    let second = compiled(&mut compiler, &after, 100);
+    assert_ne!(www(&second.snapshot).0, www(&first).0);
+    assert_eq!(www(&second.snapshot).1, []);
+    let mut ended = |now| end(&mut compiler, &after, &second, now);
+    assert!(ended(159).is_none());
+    let excluded_slots = ended(160).expect("the drain time has passed");
     assert_eq!(www(&excluded_slots).1, left);
     assert!(
         excluded_slots
@@ -236,19 +252,17 @@ fn moved_service_excludes_its_old_slots_after_drain_time() {
             .iter()
             .all(|service| service.name.starts_with("www") || service.excluded_slots.is_empty())
     );
-    assert!(end(161).is_none());
+    assert!(ended(161).is_none());
     // A rebuild does not change the excluded slots. When the service moves back to the old pool,
     // its slots are no longer excluded.
     assert_eq!(www(&compile(&mut compiler, &after, 170)).1, left);
     assert_eq!(www(&compile(&mut compiler, &before, 171)).1.len(), 0, "the slots of `same` start to drain");
-    let back = compile(&mut compiler, &after, 172);
-    assert_eq!(www(&back).1, []);
+    let back = compiled(&mut compiler, &after, 172);
+    assert_eq!(www(&back.snapshot).1, []);
     let keep = 60 + 900 + 1 + 10;
-    let mut end = |now| {
-        compiler.end_draining(&after, &RuntimeState::default(), &back, Duration::from_secs(now)).unwrap()
-    };
-    assert_eq!(www(&end(172 + 61).unwrap()).1, left);
-    assert_eq!(www(&end(172 + keep).unwrap()).1, [], "no flow can refer to the slots");
+    let mut ended = |now| end(&mut compiler, &after, &back, now);
+    assert_eq!(www(&ended(172 + 61).unwrap()).1, left);
+    assert_eq!(www(&ended(172 + keep).unwrap()).1, [], "no flow can refer to the slots");
 }
 
 #[test]

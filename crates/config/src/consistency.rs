@@ -42,6 +42,7 @@ impl Sections<'_> {
         self.fallbacks(flattened);
         self.unused();
         super::idle_keys::check(self);
+        super::unchecked::check(self);
         if self.vips.is_empty() {
             let help = "add a section [vip.NAME] for each VIP";
             self.report.warning(&Place::top("vip"), ("no VIP is configured, so no traffic is served", help));

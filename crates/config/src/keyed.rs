@@ -31,6 +31,10 @@ pub(super) fn check(sections: &Sections<'_>, flattened: &[Arc<Pool>]) {
         for service in &vip.services {
             by_key(sections, vip, service);
             let is_keyed = with_keys.contains(&*service.pool.value);
+            if let (true, Some(on_drain)) = (is_keyed, &service.on_drain) {
+                let message = "\"on_drain\" has no effect, because requests of keyed pools have no flows";
+                sections.report.warning(&on_drain.place, (message, "remove \"on_drain\""));
+            }
             over_tcp(sections, service, is_keyed.then(|| servers(sections, flattened, &service.pool.value)));
         }
     }

@@ -143,6 +143,8 @@ pub(super) struct PoolDraft {
     pub(super) backends: Vec<BackendDraft>,
     pub(super) pools: Vec<PoolReference>,
     pub(super) checks: Vec<At<Arc<str>>>,
+    /// `true` if the key `checks` is present, even if its list is empty.
+    pub(super) has_checks: bool,
     pub(super) fallback: Option<At<Fallback>>,
     pub(super) slow_start: Option<At<Duration>>,
     pub(super) max_down: Option<At<u8>>,
@@ -197,7 +199,9 @@ impl PoolDraft {
         let encapsulation = section.optional("encapsulation");
         let backends = section.optional("backends");
         let pools = section.optional("pools");
-        draft.checks = read_checks(section.optional("checks"));
+        let checks = section.optional("checks");
+        draft.has_checks = checks.is_some();
+        draft.checks = read_checks(checks);
         draft.fallback = section.optional("fallback").and_then(|node| read_fallback(&node));
         let slow_start = section.optional("slow_start");
         draft.slow_start = slow_start.and_then(|node| Some(node.at(node.duration(SECOND..=HOUR)?)));

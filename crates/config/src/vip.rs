@@ -134,6 +134,19 @@ pub struct Service {
     /// [`HashPolicy::Key`] for UDP services of a pool with `kv`.
     #[serde(serialize_with = "canonical_hash")]
     pub hash: HashPolicy,
+    /// What happens to the flows of a backend that drains.
+    pub on_drain: OnDrain,
+}
+
+/// What happens to the existing flows of a backend that drains or was removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDrain {
+    /// The flows stay on the backend.
+    #[default]
+    Keep,
+    /// The next packet of each flow chooses another backend. Only for UDP services.
+    Move,
 }
 
 impl Vip {
@@ -180,6 +193,8 @@ pub(super) struct ServiceDraft {
     pub(super) hash: Option<At<HashPolicy>>,
     /// The key `tcp = "by-flow"`, if the service has it.
     pub(super) by_flow: Option<At<()>>,
+    /// The key `on_drain`, if the service has it.
+    pub(super) on_drain: Option<At<OnDrain>>,
 }
 
 impl ServiceDraft {
@@ -214,7 +229,8 @@ impl VipDraft {
             let at = pools.binary_search_by(|pool| pool.name.cmp(&draft.pool.value)).ok()?;
             let pool = Arc::clone(pools.get(at)?);
             let hash = draft.policy(&pool);
-            Some(Service { ports: draft.ports.clone(), protocol: draft.protocol, pool, hash })
+            let on_drain = draft.on_drain.as_ref().map_or(OnDrain::default(), |at| at.value);
+            Some(Service { ports: draft.ports.clone(), protocol: draft.protocol, pool, hash, on_drain })
         };
         let group = |named: &At<Arc<str>>| {
             let at = groups.binary_search_by(|group| group.name.cmp(&named.value)).ok()?;
@@ -327,9 +343,17 @@ fn read_service(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Servic
         }
         Some(read)
     });
+    let on_drain = section.optional("on_drain").and_then(|node| {
+        let read = node.at(node.choice(&[("keep", OnDrain::Keep), ("move", OnDrain::Move)])?);
+        if protocol.is_some_and(|protocol| protocol != Protocol::Udp) {
+            node.needs("protocol = \"udp\"");
+            return None;
+        }
+        Some(read)
+    });
     section.finish();
     let place = node.place.clone();
-    Some(ServiceDraft { place, ports: ports?, protocol: protocol?, pool: pool?, hash, by_flow })
+    Some(ServiceDraft { place, ports: ports?, protocol: protocol?, pool: pool?, hash, by_flow, on_drain })
 }
 
 const HASHES: [(&str, HashPolicy); 3] = [

@@ -10,6 +10,7 @@ mod advice;
 mod changes;
 mod emptied;
 mod fallback;
+mod leaving;
 mod plan;
 mod rejoin;
 mod slow_start;
@@ -19,7 +20,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forwarder::{Generation, SlotId, SlotState, Snapshot};
+use forwarder::{Generation, Service, SlotId, SlotState, Snapshot};
 
 pub use self::changes::{Changes, MovedTable, Running, Side, changes, moved_tables};
 
@@ -127,7 +128,9 @@ impl Job {
     }
 
     fn compile(&mut self) -> Result<(Compiled, Plan), CompileError> {
-        let plan = Plan::new(&self.config, find_machine(&self.config, &self.machine)?);
+        let machine = find_machine(&self.config, &self.machine)?;
+        let mut plan = Plan::new(&self.config, machine);
+        plan.follow_leaving(&self.known.plan, self.compiler.draining(), &self.config, machine);
         self.known.judge(&plan, &self.results, &mut self.runtime_state);
         let input = CompileInput {
             generation: self.generation,
@@ -137,7 +140,9 @@ impl Job {
             states: &self.states,
             now: self.now,
         };
-        Ok((self.compiler.compile(&self.config, input)?, plan))
+        let compiled = self.compiler.compile(&self.config, input)?;
+        plan.follow_leaving(&self.known.plan, self.compiler.draining(), &self.config, machine);
+        Ok((compiled, plan))
     }
 }
 
@@ -240,7 +245,8 @@ impl Controller {
         for key in self.plan.memberships_of(target) {
             affected.backends.insert(Arc::clone(&key.backend));
             affected.pools.insert(Arc::clone(&key.pool));
-            let within = self.index.membership(key).map_or(&[][..], |membership| &membership.pools);
+            let removed = std::slice::from_ref(&key.pool);
+            let within = self.index.membership(key).map_or(removed, |membership| &membership.pools);
             // The log names only three VIPs. The limit saves work in large configurations.
             let all = within.iter().flat_map(|pool| self.plan.vips_of(pool)).take(VIPS_NAMED);
             match &key.vip {
@@ -406,18 +412,25 @@ impl Controller {
     /// Returns [`CompileError::Snapshot`] if `current` is not derived from the last snapshot that
     /// [`Controller::finish`] returned.
     pub fn tick(&mut self, current: &Snapshot, now: Duration) -> Result<Option<Snapshot>, CompileError> {
-        let quarters = self.slow_start.quarters(now);
+        let quarters = self.quarters(now);
         self.stale |= quarters != self.runtime_state.quarters;
         self.runtime_state.quarters = quarters;
         let Some(compiler) = self.compiler.as_mut() else { return Ok(None) };
-        let ended = compiler.end_draining(&self.config, &self.runtime_state, current, now)?;
-        if !self.fallbacks.is_waiting() {
-            return Ok(ended);
-        }
-        let base = ended.as_ref().unwrap_or(current);
+        let ended = compiler.end_draining(&self.config, current.services(), &self.index, now);
+        let has_ended = ended.is_some();
+        let states = match ended {
+            Some(index) => {
+                self.index = Arc::new(index);
+                let states = compiler.states(&self.runtime_state);
+                self.end_leaving();
+                states
+            }
+            None if self.fallbacks.is_waiting() => current.states().to_vec(),
+            None => return Ok(None),
+        };
         let before = self.runtime_state.fallbacks.clone();
-        let next = self.state_again(base, base.states().to_vec(), now)?;
-        Ok(if ended.is_some() || before != self.runtime_state.fallbacks { Some(next) } else { None })
+        let next = self.state_again(current, states, now)?;
+        Ok((has_ended || before != self.runtime_state.fallbacks).then_some(next))
     }
 
     /// Recomputes the slot states of `keys`. Returns the snapshot to publish, or `None` if no slot
@@ -432,9 +445,8 @@ impl Controller {
         self.note_absence(&keys);
         let mut states = current.states().to_vec();
         let (mut changed, is_touched) = (false, !keys.is_empty());
-        for membership in keys.into_iter().filter_map(|key| self.index.membership(key)) {
-            let Some(place) = states.get_mut(membership.slot.0 as usize) else { continue };
-            let state = self.runtime_state.state(&membership.key);
+        for (slot, state) in keys.into_iter().filter_map(|key| self.slot_state(key)) {
+            let Some(place) = states.get_mut(slot.0 as usize) else { continue };
             changed |= *place != state;
             *place = state;
         }
@@ -450,7 +462,8 @@ impl Controller {
     }
 
     /// Returns a copy of the snapshot `base` in which the slots have the states `states`. In the
-    /// copy, each service uses its configured pool or the fallback pool that currently replaces it.
+    /// copy, each service uses its configured pool or the fallback pool that currently replaces it,
+    /// and excludes draining slots if it moves its flows.
     fn state_again(
         &mut self,
         base: &Snapshot,
@@ -467,10 +480,12 @@ impl Controller {
             self.fallbacks.observe(view, rule, Index::serving(pool, &states), now);
         }
         self.runtime_state.fallbacks = self.fallbacks.called();
-        self.slow_start.retain(|key| self.runtime_state.state(key) == SlotState::Serving);
+        self.slow_start.retain(|key| self.runtime_state.state(key) != SlotState::Down);
         let mut services = base.services().to_vec();
         self.index.lead(&mut services, &self.runtime_state, &states);
-        let same = services.iter().zip(base.services()).all(|(a, b)| Arc::ptr_eq(&a.pool, &b.pool));
+        let is_same =
+            |a: &Service, b: &Service| Arc::ptr_eq(&a.pool, &b.pool) && a.excluded_slots == b.excluded_slots;
+        let same = services.iter().zip(base.services()).all(|(a, b)| is_same(a, b));
         let next = base.with_states(states)?;
         Ok(if same { next } else { next.with_services(services)? })
     }
@@ -498,8 +513,14 @@ impl Controller {
         let over = times.filter_map(|pool| self.config.pool(pool)?.slow_start).max();
         if let Some(over) = over {
             self.slow_start.begin(key.clone(), now, over);
-            self.runtime_state.quarters = self.slow_start.quarters(now);
+            self.runtime_state.quarters = self.quarters(now);
         }
+    }
+
+    /// Returns the weights of the memberships in slow start. A drained membership pauses.
+    fn quarters(&mut self, now: Duration) -> HashMap<SlotKey, u8> {
+        let runtime_state = &self.runtime_state;
+        self.slow_start.quarters(now, |key| runtime_state.state(key) == SlotState::Serving)
     }
 
     /// Deletes the overrides of backends that a reload removed. Otherwise the overrides would apply

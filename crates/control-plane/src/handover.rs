@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use compile::{LearnedMtu, Mode, Override, OverrideKey, SlotKey};
 use forwarder::{Prefix, Snapshot};
-use health::{Advice, HealthState, TargetKey};
+use health::{Advice, FailingHops, HealthState, TargetKey};
 use packet::Family;
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,10 @@ pub struct HandedState {
     /// have values from before an outage. Older versions do not send this field.
     #[serde(default)]
     unflushed: BTreeSet<HandedMembership>,
+    /// The next hops through which checks fail: the index of the interface and the address of the
+    /// neighbor. Older versions do not send this field.
+    #[serde(default)]
+    failing_hops: Vec<(HandedHealthState, Vec<(u32, IpAddr)>)>,
 }
 
 /// An override, with the origin of its state and of its weight.
@@ -50,6 +54,9 @@ struct HandedOverride {
 struct HandedNote {
     at: Duration,
     until: Option<Duration>,
+    /// The time at which a drained backend goes down. Older versions do not send this field.
+    #[serde(default)]
+    down_at: Option<Duration>,
     by: String,
     reason: Option<String>,
 }
@@ -101,7 +108,30 @@ impl HandedState {
                 .collect(),
             path_mtus: learned.into_iter().map(path).collect(),
             unflushed: controller.unflushed().map(HandedMembership::of).collect(),
+            failing_hops: Vec::new(),
         }
+    }
+
+    /// Adds the next hops through which checks fail.
+    #[must_use]
+    pub fn with_failing_hops<'a>(
+        mut self,
+        failing: impl Iterator<Item = (&'a TargetKey, &'a [(u32, IpAddr)])>,
+    ) -> Self {
+        let failing = failing.map(|(target, hops)| (HandedHealthState::of(target), hops.to_vec()));
+        self.failing_hops = failing.collect();
+        self
+    }
+
+    /// Returns the next hops through which checks of the targets of `controller` fail.
+    #[must_use]
+    pub fn failing_hops(&self, controller: &Controller) -> Vec<FailingHops> {
+        let known: HashMap<_, _> = self.failing_hops.iter().map(|(target, hops)| (target, hops)).collect();
+        let failing = |target: &TargetKey| {
+            let hops = (*known.get(&HandedHealthState::of(target))?).clone();
+            Some(FailingHops { key: target.clone(), hops })
+        };
+        controller.watched().iter().filter_map(|one| failing(&one.key)).collect()
     }
 
     /// Returns the learned path MTUs.
@@ -181,6 +211,7 @@ impl HandedOverride {
         let note = |note: &Note| HandedNote {
             at: note.at,
             until: note.until,
+            down_at: note.down_at,
             by: note.by.to_string(),
             reason: note.reason.as_ref().map(ToString::to_string),
         };
@@ -199,6 +230,7 @@ impl HandedOverride {
         let note = |note: &HandedNote| Note {
             at: note.at,
             until: note.until,
+            down_at: note.down_at,
             by: note.by.as_str().into(),
             reason: note.reason.as_deref().map(Into::into),
         };
@@ -220,7 +252,7 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    use admin::{BackendAction, OverrideNote};
+    use admin::{BackendAction, OverrideNote, ThenDown};
     use config::Config;
     use forwarder::SlotState;
 
@@ -273,19 +305,24 @@ mod tests {
             [("a", BackendAction::Drain, Some(at(60))), ("b", BackendAction::Weight(Some(7)), None)]
         {
             let backend = OverrideKey { backend: name.into(), pool: None };
-            let note = OverrideNote { by: "uid 0".into(), reason: Some("a kernel".to_owned()), lasts };
+            let then_down = lasts.map(|_| ThenDown::After(at(30)));
+            let note =
+                OverrideNote { by: "uid 0".into(), reason: Some("a kernel".to_owned()), lasts, then_down };
             let order = BackendOverride { backend, action, note };
             current = overrides.give(&mut old, &order, &current, at(5)).unwrap().snapshot.unwrap_or(current);
         }
         let way = Prefix::new([198, 18, 0, 1].into(), 32).unwrap();
         let learned = [LearnedMtu { way, mtu: 1_400, until: at(700) }];
-        let handed = HandedState::of(&old, &overrides, learned);
+        let (a, hops) = (old.watched().remove(0).key, [(7, IpAddr::from([192, 0, 2, 9]))]);
+        let handed =
+            HandedState::of(&old, &overrides, learned).with_failing_hops([(&a, &hops[..])].into_iter());
         let text = serde_json::to_string(&handed).unwrap();
         let heard: HandedState = serde_json::from_str(&text).unwrap();
         assert_eq!(heard, handed);
 
         let ((mut new, first), mut taken) = (started(), Overrides::default());
         let next = heard.give(&mut new, &mut taken, &first, at(9)).unwrap().unwrap();
+        assert_eq!(heard.failing_hops(&new), [FailingHops { key: a, hops: hops.to_vec() }]);
         assert_eq!(states(&next, &new), states(&current, &old));
         assert_eq!(states(&next, &new), [SlotState::Draining, SlotState::Serving, SlotState::Down]);
         assert_eq!(new.runtime_state().overrides, old.runtime_state().overrides);
@@ -293,6 +330,8 @@ mod tests {
         assert_eq!(new.runtime_state().advice.len(), 1);
         assert_eq!(taken.rows(&new, at(20)), overrides.rows(&old, at(20)));
         assert_eq!((new.unknown(), heard.learned().collect::<Vec<_>>()), (0, learned.to_vec()));
+        let next = taken.expire(&mut new, &next, at(35)).unwrap().expect("the backend goes down");
+        assert_eq!(states(&next, &new), [SlotState::Down, SlotState::Serving, SlotState::Down]);
         let next = taken.expire(&mut new, &next, at(66)).unwrap().expect("the drain override expires");
 
         // If the state has no overrides, the overrides of the new process are removed.

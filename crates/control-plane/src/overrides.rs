@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use admin::{BackendAction, OverrideNote};
+use admin::{BackendAction, OverrideNote, ThenDown};
 use forwarder::Snapshot;
 
 use crate::controller::Controller;
@@ -41,14 +41,32 @@ impl Given {
 pub(crate) struct Note {
     pub(crate) at: Duration,
     pub(crate) until: Option<Duration>,
+    /// The time at which a drained backend goes down.
+    pub(crate) down_at: Option<Duration>,
     pub(crate) by: Arc<str>,
     pub(crate) reason: Option<Arc<str>>,
 }
 
 impl Note {
-    fn of(note: &OverrideNote, now: Duration) -> Self {
+    /// Creates the note of a command at `now`.
+    ///
+    /// # Errors
+    /// Returns [`Refused::Conflict`] if a drain would end before the backend goes down.
+    fn of(note: &OverrideNote, now: Duration, drain_time: Duration) -> Result<Self, Refused> {
         let reason = note.reason.as_deref().map(Arc::from);
-        Self { at: now, until: note.lasts.map(|lasts| now + lasts), by: note.by.as_str().into(), reason }
+        let after = note.then_down.map(|then| match then {
+            ThenDown::AfterDrainTime => drain_time,
+            ThenDown::After(after) => after,
+        });
+        if let (Some(after), Some(lasts)) = (after, note.lasts)
+            && lasts <= after
+        {
+            let (after, lasts) = (after.as_secs(), lasts.as_secs());
+            let words = "the override would end before the backend goes down";
+            return Err(Refused::Conflict(format!("{words}: {lasts} s and {after} s")));
+        }
+        let (until, down_at) = (note.lasts.map(|lasts| now + lasts), after.map(|after| now + after));
+        Ok(Self { at: now, until, down_at, by: note.by.as_str().into(), reason })
     }
 }
 
@@ -97,7 +115,7 @@ impl Overrides {
         let differs =
             |(key, says): &(&OverrideKey, &Override)| before.get(key).copied().unwrap_or_default() != **says;
         let says: Vec<_> = next.iter().filter(differs).map(|(key, says)| (key.clone(), *says)).collect();
-        let note = Note::of(&command.note, now);
+        let note = Note::of(&command.note, now, controller.config().cluster().drain_time)?;
         let renewed = !takes_back(command.action) && says.is_empty() && self.renew(command, &note);
         // If the command only splits an override for all pools, the resulting overrides keep the
         // origin of the split override.
@@ -110,6 +128,10 @@ impl Overrides {
         }
         let changed = !says.is_empty() || renewed;
         let snapshot = controller.override_backends(says, current, now).map_err(Refused::conflict)?;
+        if let Some(down_at) = note.down_at {
+            let left = down_at.saturating_sub(now).as_secs();
+            notes.push(format!("the backend goes down in {left} s; its flows then move to other backends"));
+        }
         self.note(controller, command, changed, &mut notes);
         Ok(Applied { snapshot, changed, notes })
     }
@@ -123,7 +145,8 @@ impl Overrides {
             _ => &mut given.mode,
         };
         let Some(known) = part else { return false };
-        let is_other = note.until != known.until || note.reason != known.reason;
+        let is_other =
+            note.until != known.until || note.reason != known.reason || note.down_at != known.down_at;
         if is_other {
             *known = note.clone();
         }
@@ -145,7 +168,8 @@ impl Overrides {
         }
     }
 
-    /// Removes expired overrides. Returns the snapshot to publish, or `None` if it does not change.
+    /// Removes expired overrides, and takes drained backends down whose time has passed. Returns
+    /// the snapshot to publish, or `None` if it does not change.
     ///
     /// # Errors
     /// Returns the errors of [`Controller::override_backends`].
@@ -164,6 +188,12 @@ impl Overrides {
                 (given.mode, left.mode) = (None, None);
                 // log: A drain or down override with a duration (`--for`) has expired.
                 tracing::info!(change = "override", backend = %key.backend, pool = key.pool.as_deref(), "state override expired");
+            }
+            if let Some(note) = given.mode.as_mut().filter(|note| note.down_at.is_some_and(|at| at <= now)) {
+                (note.down_at, left.mode) = (None, Some(Mode::Down));
+                // log: The time of a drain with `--then down` has passed. The backend is down, and
+                // its remaining flows move to other backends.
+                tracing::info!(change = "override", backend = %key.backend, pool = key.pool.as_deref(), "drained backend taken down");
             }
             if over(&given.weight) {
                 (given.weight, left.weight) = (None, None);
@@ -226,6 +256,11 @@ impl Overrides {
                 "overrides are lost at a restart; change the configuration to make this permanent".to_owned(),
             );
         }
+    }
+
+    /// Returns the time at which a drained backend goes down.
+    pub(crate) fn down_at(&self, backend: &OverrideKey) -> Option<Duration> {
+        self.given.get(backend)?.mode.as_ref()?.down_at
     }
 
     /// Returns the more recent of the origins of an override's state and weight, with the earlier
@@ -397,6 +432,7 @@ mod tests {
             by: "uid 0".into(),
             reason: Some(reason.to_owned()),
             lasts: Some(at(lasts)),
+            then_down: None,
         };
         assert!(give(&mut overrides, &mut controller, BackendAction::Drain, brief("a kernel", 60), at(1)));
         assert!(give(

@@ -117,6 +117,17 @@ impl Paths {
         self.avoid_failing_hops()
     }
 
+    /// Returns the hops through which health checks fail, for a handover.
+    pub fn failing_hops(&self) -> impl Iterator<Item = (&TargetKey, &[NeighbourKey])> {
+        self.failing.iter().map(|(key, hops)| (key, &**hops))
+    }
+
+    /// Replaces all hops through which health checks fail by those of the previous process.
+    pub fn take_over_failing_hops(&mut self, failing: Vec<FailingHops>) {
+        self.failing.clear();
+        self.take_failing_hops(failing);
+    }
+
     fn avoid_failing_hops(&mut self) -> bool {
         let next = without_failing(&self.kernel, &self.failing);
         if next == *self.table {

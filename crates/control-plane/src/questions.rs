@@ -452,9 +452,13 @@ mod tests {
             let Request::Count { mut buffer, .. } = request else { return Err(request) };
             assert!(buffer.capacity() >= FLOWS_A_COUNT, "the buffer must hold a step");
             self.asked += 1;
-            let whose = |slot, service| Whose { slot: SlotId(slot), service: ServiceId(service) };
+            let whose = |slot, service, is_active| Whose {
+                slot: SlotId(slot),
+                service: ServiceId(service),
+                is_active,
+            };
             buffer.clear();
-            buffer.extend([whose(1, 0), whose(1, 5), whose(2, 0)]);
+            buffer.extend([whose(1, 0, true), whose(1, 5, false), whose(2, 0, false)]);
             self.reply =
                 Some(Reply::Counted { buffer, next: (self.asked % 2 == 1).then_some(FlowCursor::default()) });
             Ok(())
@@ -488,8 +492,9 @@ mod tests {
             questions.step(&mut threads, &snapshot, controller.index());
         }
         let counts = counts.recv().unwrap();
-        let of = |slot| counts.of_slot(SlotId(slot)).map(|(id, count)| (id.0, count)).collect::<Vec<_>>();
-        assert_eq!([of(1), of(2), of(3)], [vec![(0, 4), (5, 4)], vec![(0, 4)], vec![]]);
+        let of = |slot| counts.of_slot(SlotId(slot)).map(|(id, count)| (id.0, count.all, count.active));
+        let of = |slot| of(slot).collect::<Vec<_>>();
+        assert_eq!([of(1), of(2), of(3)], [vec![(0, 4, 4), (5, 4, 0)], vec![(0, 4, 0)], vec![]]);
         let services = counts.by_service();
         assert_eq!([ServiceId(0), ServiceId(5)].map(|id| services[&id]), [8, 4]);
     }

@@ -112,7 +112,8 @@ pub struct About {
     /// The time within which the new generation must be confirmed. If it is not confirmed in time,
     /// it is rolled back.
     pub confirm: Option<Duration>,
-    /// `true` if the limit `cluster.max_moved` does not apply to this reload.
+    /// `true` if the limit `cluster.max_moved` does not apply to this reload, and the hash key may
+    /// change.
     pub force: bool,
 }
 
@@ -187,8 +188,8 @@ pub trait Host: Sync {
     /// caused the reload and the file contains a configuration that was rolled back. In that case,
     /// another watched file has changed.
     fn keep(&self, loaded: &Loaded) -> impl Future<Output = Option<u64>> + Send;
-    /// Rejects the configuration if it moves more table slots than the current configuration
-    /// allows.
+    /// Rejects the configuration if it changes the hash key, or if it moves more table slots than
+    /// the current configuration allows.
     fn guard(&self, config: Arc<Config>) -> impl Future<Output = Result<(), Refused>> + Send;
     /// Compiles the configuration on another thread.
     fn compile(&self, config: Arc<Config>) -> impl Future<Output = Result<Self::Compiled, Refused>> + Send;

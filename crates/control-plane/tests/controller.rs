@@ -3,6 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a failed unwrap fails the test")]
 
+#[path = "controller/leaving.rs"]
+mod leaving;
+#[path = "controller/on_drain.rs"]
+mod on_drain;
 #[path = "controller/rejoin.rs"]
 mod rejoin;
 #[path = "controller/vips.rs"]
@@ -289,6 +293,41 @@ fn slow_start_increases_the_share_in_quarters() {
         assert!(moved.moved_needlessly < size / 20, "{moved:?}");
     }
     assert_eq!(disruption(&whole, &tables[4]).unwrap().changed(), 0, "the final table equals the first one");
+}
+
+/// A drain pauses slow start. It does not end it, whether an agent or an operator requests it.
+#[test]
+fn drain_pauses_slow_start() {
+    let text = pool("web", 1, 4, "checks = [\"tcp\"]\nslow_start = \"40s\"") + &vip("www", 10, "web");
+    for by_agent in [true, false] {
+        let mut bed = Bed::new(config(&text));
+        bed.say("web", HealthState::Up, 0);
+        bed.settle(0);
+        bed.say("web-1", HealthState::Down, 1);
+        bed.say("web-1", HealthState::Up, 100);
+        let drain = |bed: &mut Bed, drains| match by_agent {
+            true => bed.advise("web-1", drains, 10),
+            false => {
+                let drain = Override { mode: Some(Mode::Drain), weight: None };
+                bed.order("web-1", None, drains.then_some(drain));
+            }
+        };
+        let quarters = |bed: &mut Bed, now| {
+            bed.tick(now);
+            bed.controller.runtime_state().quarters.values().copied().collect::<Vec<_>>()
+        };
+        assert_eq!(quarters(&mut bed, 111), [1]);
+        drain(&mut bed, true);
+        assert_eq!(quarters(&mut bed, 150), [1]);
+        drain(&mut bed, false);
+        assert_eq!((quarters(&mut bed, 158), quarters(&mut bed, 160)), (vec![1], vec![2]));
+        assert_eq!((quarters(&mut bed, 178), quarters(&mut bed, 179)), (vec![3], vec![]));
+        drain(&mut bed, true);
+        bed.say("web-1", HealthState::Down, 200);
+        bed.say("web-1", HealthState::Up, 201);
+        bed.say("web-1", HealthState::Down, 202);
+        assert_eq!(quarters(&mut bed, 203), [0; 0]);
+    }
 }
 
 #[test]

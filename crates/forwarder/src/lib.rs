@@ -82,7 +82,8 @@ pub use pipeline::{
 };
 pub use remote::Remote;
 pub use request::{
-    FlowEntry, FlowFilter, Reply, Request, RequestPort, RequestServer, WhereAnswer, Whose, request_ring,
+    ACTIVE, FlowEntry, FlowFilter, Reply, Request, RequestPort, RequestServer, WhereAnswer, Whose,
+    request_ring,
 };
 pub use selection::{Decision, Selection};
 pub use slot::{

@@ -26,8 +26,9 @@ pub struct Service {
     pub policy: HashPolicy,
     /// The pool of the service, with its Maglev table.
     pub pool: Arc<PoolTable>,
-    /// Slots that no longer belong to this service but are still used by other services. The list
-    /// is in ascending order. Flows of this service on these slots move to another backend.
+    /// Slots that this service must not use, although their state allows it: slots that only other
+    /// services still use, and draining slots of a service that moves its flows. The list is in
+    /// ascending order. Flows of this service on these slots move to another backend.
     pub excluded_slots: Arc<[SlotId]>,
     /// The source lists and rate limits of the VIP, or `None` if the VIP is not restricted.
     pub guard: Option<Arc<Guard>>,

@@ -4,6 +4,8 @@
 //! thread need not allocate any. A long list takes several requests. Each request continues at the
 //! cursor in the previous reply.
 
+use std::time::Duration;
+
 use conntrack::{Entry, Filter, FlowCursor, Step, Tick};
 use kv_switch::HotKeys;
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -35,14 +37,21 @@ pub struct FlowEntry {
     pub entry: Entry,
 }
 
-/// The slot and the service of a tracked flow.
+/// The slot and the service of a tracked flow, and whether the flow is active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Whose {
     /// The slot of the backend that the flow is assigned to.
     pub slot: SlotId,
     /// The service that the flow belongs to.
     pub service: ServiceId,
+    /// `true` if a packet of the flow arrived within [`ACTIVE`].
+    pub is_active: bool,
 }
+
+/// A flow counts as active if this thread received a packet of the flow within this time. Flows
+/// that ended without a FIN, or that continue on another machine, stay in the connection table for
+/// their whole idle timeout. The time covers the usual keep-alive intervals of 15 s to 60 s.
+pub const ACTIVE: Duration = Duration::from_secs(60);
 
 /// A request from the control plane to a packet thread.
 #[derive(Debug)]
@@ -57,8 +66,8 @@ pub enum Request {
         /// The memory for the reply. The previous content of this memory is cleared.
         buffer: Vec<FlowEntry>,
     },
-    /// List only the slot and the service of each flow, starting at the cursor `from`. Entries are
-    /// written to `buffer` up to its capacity.
+    /// List only the slot, the service and the activity of each flow, starting at the cursor
+    /// `from`. Entries are written to `buffer` up to its capacity.
     Count {
         /// The cursor from the previous reply, or the default value to start at the beginning.
         from: FlowCursor,
@@ -233,7 +242,8 @@ fn count(context: &Context<'_>, from: FlowCursor, mut buffer: Vec<Whose>) -> Rep
     }
     let step = Step { from, filter: Filter::All, buckets };
     let next = context.flows.list(&step, context.now, |entry| {
-        buffer.push(Whose { slot: SlotId(entry.slot), service: ServiceId(entry.vip) });
+        let is_active = entry.idle <= ACTIVE;
+        buffer.push(Whose { slot: SlotId(entry.slot), service: ServiceId(entry.vip), is_active });
     });
     Reply::Counted { buffer, next }
 }

@@ -174,6 +174,12 @@ impl Health {
         self.exchange.change(registry.replace(wanted));
     }
 
+    /// Sets the hops through which checks failed in the previous process. Call this method before
+    /// the first call of [`Health::watch`], so that the targets start with these states.
+    pub fn know_failing_hops(&self, known: impl IntoIterator<Item = FailingHops>) {
+        lock(&self.registry).know_failing_hops(known.into_iter());
+    }
+
     /// Replaces the set of flush requests. Each request is attempted until one attempt succeeds.
     /// Requests that are not in `wanted` are canceled. The results do not affect health states.
     pub fn flush(&self, wanted: Vec<Flush>) {

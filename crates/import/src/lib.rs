@@ -3,8 +3,8 @@
 //! [`ipvs`] returns an [`Import`], which contains the configuration and a note for each rule that
 //! has no exact counterpart. If the text contains invalid rules, [`ipvs`] returns all [`Problems`]
 //! instead. IPVS rules do not contain a cluster name, hash key, machines, checks or routers, so the
-//! configuration contains placeholders for them. The configuration is always valid, unless it
-//! exceeds the size limit of 16 MiB.
+//! configuration contains placeholders for them. Pools of TCP services get a check of the TCP port.
+//! The configuration is always valid, unless it exceeds the size limit of 16 MiB.
 //!
 //! ```
 //! let rules = "-A -t 203.0.113.10:80 -s mh\n-a -t 203.0.113.10:80 -r 198.18.1.1:80 -i -w 2\n";

@@ -3,6 +3,7 @@
 
 mod any;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use config::{Config, Problems};
@@ -37,10 +38,24 @@ fn one(service: &str, server: &str) -> String {
 }
 
 #[test]
-fn realistic_rules_give_a_configuration_without_warnings() {
+fn realistic_rules_give_a_configuration_with_tcp_checks() {
     let import = import(SAVE);
     let (config, warnings) = configuration(&import.toml);
-    assert_eq!(warnings.to_string(), "");
+    let warnings = warnings.to_string();
+    assert!(
+        warnings.contains("have no health checks") && warnings.matches("warning").count() == 1,
+        "{warnings}"
+    );
+    for service in config.vips().iter().flat_map(|vip| &vip.services) {
+        let checks = service.pool.members.iter().flat_map(|member| member.checks.iter());
+        let checked: BTreeSet<u16> = checks.map(|check| check.kind.port()).collect();
+        match &service.ports {
+            config::Ports::Listed(ranges) if service.protocol == config::Protocol::Tcp => {
+                assert!(checked.contains(ranges[0].start()), "{service:?}");
+            }
+            _ => assert!(checked.is_empty(), "{service:?}"),
+        }
+    }
     let services =
         config.vips().iter().flat_map(|vip| vip.services.iter().map(move |service| (vip, service)));
     let services: Vec<String> = services

@@ -28,6 +28,8 @@ pub(crate) struct Route {
     pub(crate) preferred_source: Option<IpAddr>,
     /// The MTU of the route. `None` means that the MTU of the link applies.
     pub(crate) mtu_bytes: Option<u32>,
+    /// `true` if the kernel adds a header that only the kernel can write.
+    pub(crate) is_encapsulated: bool,
 }
 
 /// The hops of a route with their weights. A route that is not a multipath route has one hop.
@@ -86,29 +88,33 @@ impl Route {
                 _ => {}
             }
         }
-        if is_encapsulated(&message.attributes) {
-            return Err(Unresolved::Encapsulated);
-        }
         let interface = interface.ok_or(Unresolved::NoRoute)?;
-        Ok(Self { interface, gateway: gateway_of(&message.attributes), preferred_source, mtu_bytes })
+        let is_encapsulated = is_encapsulated(&message.attributes);
+        let gateway = gateway_of(&message.attributes);
+        Ok(Self { interface, gateway, preferred_source, mtu_bytes, is_encapsulated })
     }
 
     /// Returns all hops of the matched route, which is the response to an RTM_GETROUTE request with
     /// `RTM_F_FIB_MATCH`. The kernel reports nexthop objects in the same form. `self` is the hop
-    /// that the kernel chose, and the only hop if the route is not a multipath route.
+    /// that the kernel chose, and the only hop if the route is not a multipath route. Encapsulated
+    /// hops are left out, even if the kernel chose one of them.
     pub(crate) fn hops(self, matched: Option<&RouteMessage>) -> Result<RouteHops, Unresolved> {
         let attributes = matched.map_or(&[][..], |message| &message.attributes);
         let multipath = attributes.iter().find_map(|attribute| match attribute {
             RouteAttribute::MultiPath(hops) => Some(hops),
             _ => None,
         });
-        let Some(multipath) = multipath.filter(|hops| hops.len() > 1) else { return Ok(vec![(self, 1)]) };
         let hop = |hop: &RouteNextHop| {
+            let (interface, gateway) = (hop.interface_index, gateway_of(&hop.attributes));
+            let is_encapsulated = is_encapsulated(&hop.attributes);
             // The kernel stores the weight minus one.
-            let route = Self { interface: hop.interface_index, gateway: gateway_of(&hop.attributes), ..self };
-            (!is_encapsulated(&hop.attributes)).then_some((route, u16::from(hop.hops) + 1))
+            (Self { interface, gateway, is_encapsulated, ..self }, u16::from(hop.hops) + 1)
         };
-        let hops: RouteHops = multipath.iter().filter_map(hop).collect();
+        let mut hops: RouteHops = match multipath.filter(|hops| hops.len() > 1) {
+            Some(multipath) => multipath.iter().map(hop).collect(),
+            None => vec![(self, 1)],
+        };
+        hops.retain(|(route, _)| !route.is_encapsulated);
         if hops.is_empty() { Err(Unresolved::Encapsulated) } else { Ok(hops) }
     }
 

@@ -53,7 +53,8 @@ fn via() -> IpAddr {
 }
 
 fn route() -> Route {
-    Route { interface: 3, gateway: Some(via()), preferred_source: Some(ip("192.0.2.1")), mtu_bytes: None }
+    let (interface, gateway, preferred_source) = (3, Some(via()), Some(ip("192.0.2.1")));
+    Route { interface, gateway, preferred_source, mtu_bytes: None, is_encapsulated: false }
 }
 
 fn link() -> Link {
@@ -147,7 +148,7 @@ fn route_message(kind: RouteType, attributes: &[RouteAttribute]) -> RouteMessage
 #[test]
 fn the_kind_of_a_route_decides_first() {
     let oif = [RouteAttribute::Oif(3)];
-    let plain = Route { interface: 3, gateway: None, preferred_source: None, mtu_bytes: None };
+    let plain = Route { gateway: None, preferred_source: None, ..route() };
     for (kind, expected) in [
         (RouteType::Unicast, Ok(plain)),
         (RouteType::Local, Err(Unresolved::Local)),
@@ -190,7 +191,8 @@ fn a_routes_attributes_are_read_in_any_order() {
     let unset = route_message(RouteType::Unicast, &[RouteAttribute::Oif(3), metrics(0)]);
     assert_eq!(Route::read(&unset).map(|route| route.mtu_bytes), Ok(None));
     let mpls = [RouteAttribute::Oif(3), RouteAttribute::EncapType(RouteLwEnCapType::Mpls)];
-    assert_eq!(Route::read(&route_message(RouteType::Unicast, &mpls)), Err(Unresolved::Encapsulated));
+    let read = Route::read(&route_message(RouteType::Unicast, &mpls)).unwrap();
+    assert_eq!(read.hops(None), Err(Unresolved::Encapsulated));
 }
 
 /// Each tuple contains the type and the attributes of a route, and the expected gateways.
@@ -462,6 +464,23 @@ fn hops_of_a_route_are_those_of_the_matched_route() {
         assert_eq!(route().hops(Some(&one)), Ok(vec![(route(), 1)]));
     }
     assert_eq!(route().hops(None), Ok(vec![(route(), 1)]));
+}
+
+#[test]
+fn encapsulated_hop_does_not_affect_the_others() {
+    let mpls = RouteAttribute::EncapType(RouteLwEnCapType::Mpls);
+    let mut two = multipath(&[(3, 0, "192.0.2.2"), (4, 0, "192.0.2.4")]);
+    let RouteAttribute::MultiPath(hops) = &mut two.attributes[0] else { panic!("no multipath route") };
+    hops[0].attributes.push(mpls.clone());
+    let attributes = [RouteAttribute::Oif(3), RouteAttribute::Gateway(via().into()), mpls.clone()];
+    let chosen = Route::read(&route_message(RouteType::Unicast, &attributes)).unwrap();
+    let other = Route { interface: 4, gateway: Some(ip("192.0.2.4")), preferred_source: None, ..route() };
+    assert_eq!(chosen.hops(Some(&two)), Ok(vec![(other, 1)]), "the kernel chose the encapsulated hop");
+    let whole = Route { preferred_source: route().preferred_source, ..other };
+    assert_eq!(route().hops(Some(&two)), Ok(vec![(whole, 1)]));
+    let RouteAttribute::MultiPath(hops) = &mut two.attributes[0] else { panic!("no multipath route") };
+    hops[1].attributes.push(mpls);
+    assert_eq!(chosen.hops(Some(&two)), Err(Unresolved::Encapsulated));
 }
 
 #[test]

@@ -109,6 +109,7 @@ mod tests {
             by: "uid 0".into(),
             reason: None,
             ends_in_seconds: None,
+            down_in_seconds: None,
         };
         let of = |overrides| Compared { digests: DigestView::default(), overrides };
         let words_of = |overrides| words(&of(overrides));

@@ -363,6 +363,7 @@ impl Daemon {
                 self.publish_states(snapshot);
                 let (config, machine) = (self.controller.config(), self.controller.machine());
                 self.paths.follow(config, machine, &self.publisher.current());
+                self.checks.watch(&self.controller);
                 // log: The drain time of a backend or the hold time of a fallback pool has elapsed,
                 // and the tables are rebuilt.
                 tracing::info!("drain or fallback time elapsed");

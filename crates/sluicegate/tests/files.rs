@@ -50,7 +50,7 @@ fn config(machine: &str, more: &str) -> String {
     format!(
         "[cluster]\nname = \"fra1\"\nhash_key_file = \"hash.key\"\n\
          [machine.{machine}]\naddresses = [\"192.0.2.1\"]\ninterfaces = [\"eth0\"]\n\
-         [pool.web]\nbackends = [{{ name = \"b1\", address = \"198.18.1.1\" }}]\n\
+         [pool.web]\nchecks = []\nbackends = [{{ name = \"b1\", address = \"198.18.1.1\" }}]\n\
          [vip.www]\naddresses = [\"203.0.113.10\"]\nservices = [{{ ports = [80], protocol = \"tcp\", pool = \"web\" }}]\n{more}"
     )
 }
@@ -190,7 +190,7 @@ fn the_doctor_names_a_peers_key_that_will_not_do() {
             "{said:#}"
         );
         let what = finding["what"].as_str().unwrap();
-        assert!(what.contains("a.toml:15:64: ") && what.contains(words), "{what}");
+        assert!(what.contains("a.toml:16:64: ") && what.contains(words), "{what}");
         assert!(!what.contains("s3cret"), "{what}");
     }
 }

@@ -210,7 +210,7 @@ const REFUSED: [&str; 3] = ["decap", "machine undrain", "trace"];
 
 const FILE: &str = "[cluster]\nname = \"fra1\"\nhash_key_file = \"hash.key\"\n\
     [machine.lb1]\naddresses = [\"192.0.2.1\"]\ninterfaces = [\"no-such-nic\"]\n\
-    [pool.web]\nbackends = [{ name = \"b1\", address = \"198.18.1.1\" }]\n\
+    [pool.web]\nchecks = []\nbackends = [{ name = \"b1\", address = \"198.18.1.1\" }]\n\
     [vip.www]\naddresses = [\"203.0.113.10\"]\nservices = [{ ports = [80], protocol = \"tcp\", pool = \"web\" }]\n";
 
 /// The header of a pcap file with Ethernet frames: microseconds, little endian, version 2.4.

@@ -152,6 +152,9 @@ pub struct BackendRow {
     /// The number of flows in the connection tables of all packet threads, at most two seconds old.
     /// Null if counting took too long.
     pub flows: Option<u64>,
+    /// The number of these flows that sent a packet to this machine in the last 60 seconds. The
+    /// other flows are idle, have ended without a FIN, or continue through another machine.
+    pub active_flows: Option<u64>,
     /// The number of flows of this pool member for each VIP. VIPs without flows are omitted.
     pub flows_by_vip: BTreeMap<String, u64>,
     /// The number of packets since the start of the process.

@@ -232,6 +232,9 @@ pub struct OverrideRow {
     pub reason: Option<String>,
     /// The time until the override ends, in seconds. Null if it has no end.
     pub ends_in_seconds: Option<f64>,
+    /// The time until a drained backend goes down and its remaining flows move, in seconds. Null
+    /// if the drain was requested without this step.
+    pub down_in_seconds: Option<f64>,
 }
 
 /// The result of the last configuration change.

@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::admin::{CERTIFICATE, PRIVATE};
 use super::files::Folder;
-use super::{BASE, printed};
+use super::{BASE, printed, without_unchecked};
 use crate::{SecretName, parse_confined, read_secret};
 
 /// Returns the problems in a configuration that was sent by a client.
@@ -14,7 +14,7 @@ fn refusals(folder: &Folder, text: &str) -> Vec<String> {
     let credentials = folder.0.join("credentials");
     let secrets = |name: &SecretName| read_secret(name, &|_| Some(credentials.clone().into()));
     let put = parse_confined(text, &folder.0.join("etc/a.toml"), &secrets);
-    put.map_or_else(|problems| problems.iter().map(printed).collect(), |_| Vec::new())
+    put.map_or_else(|problems| without_unchecked(&problems).iter().map(printed).collect(), |_| Vec::new())
 }
 
 /// Creates the configuration folder `etc`, a folder of credentials, and files outside both.

@@ -12,13 +12,14 @@ use std::sync::Arc;
 use super::emptied::{Emptied, emptied};
 use compile::{Index, PoolView, RuntimeState, SlotKey, Views, VipFamily, chain, others, remote_pools};
 use config::{Config, Machine, Member, Via, Vip};
+use forwarder::SlotId;
 use health::{HealthState, ProxiedTargetKey, TargetKey, Watched};
 
 /// The health check targets of all pool members that a machine's VIPs use.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
-    by_membership: HashMap<SlotKey, Vec<TargetKey>>,
-    by_target: HashMap<TargetKey, Vec<SlotKey>>,
+    pub(super) by_membership: HashMap<SlotKey, Vec<TargetKey>>,
+    pub(super) by_target: HashMap<TargetKey, Vec<SlotKey>>,
     /// The names of the VIPs that use each pool, directly or as a fallback.
     vips: HashMap<Arc<str>, Vec<Arc<str>>>,
     /// The pools with a `max_down` limit.
@@ -27,6 +28,8 @@ pub(super) struct Plan {
     bounds: HashMap<SlotKey, Vec<PoolView>>,
     /// The pool members whose servers must be flushed after they were unavailable.
     emptied: HashMap<SlotKey, Emptied>,
+    /// The pool members that a reload removed, and that are checked until their drain ends.
+    pub(super) leaving: HashMap<SlotKey, SlotId>,
 }
 
 /// A pool with a `max_down` limit. Failing checks may take down at most `most` of its members.
@@ -95,7 +98,7 @@ impl Plan {
         plan
     }
 
-    fn enter(&mut self, key: SlotKey, targets: Vec<TargetKey>) {
+    pub(super) fn enter(&mut self, key: SlotKey, targets: Vec<TargetKey>) {
         for target in &targets {
             self.by_target.entry(target.clone()).or_default().push(key.clone());
         }
@@ -219,7 +222,7 @@ impl Plan {
             let pools: BTreeSet<Arc<str>> = keys.iter().map(|key| Arc::clone(&key.pool)).collect();
             Some(Watched {
                 key: target.clone(),
-                slot: target.through.as_ref().and_then(|_| index.membership(first)).map(|found| found.slot),
+                slot: target.through.as_ref().and_then(|_| self.slot_of(first, index)),
                 backend: Arc::clone(&first.backend),
                 pools: pools.into_iter().collect(),
                 serving: keys.iter().any(|key| runtime_state.health(key) == HealthState::Up),

@@ -47,26 +47,38 @@ impl Controller {
             });
             BackendRow { shares, ..with_traffic(row, traffic) }
         });
+        let leaving: HashMap<SlotId, &SlotKey> = self.leaving().map(|(key, slot)| (slot, key)).collect();
         let gone = self.removed(snapshot).into_iter().map(|((name, address), slots)| {
             let traffic = slots.iter().fold(TrafficStats::default(), |mut sum, slot| {
                 sum += traffic(*slot);
                 sum
             });
-            with_traffic(counted(removed(name, address), &slots), traffic)
+            let drains = slots.iter().any(|slot| snapshot.state(*slot) == SlotState::Draining);
+            let targets: HashSet<&TargetKey> =
+                slots.iter().filter_map(|slot| leaving.get(slot)).flat_map(|key| self.targets_of(key)).collect();
+            let mut checks: Vec<CheckRow> = targets
+                .into_iter()
+                .map(|target| check_row(target, reports.get(target).copied()))
+                .collect();
+            checks.sort_by(|a, b| (&a.check, a.vip).cmp(&(&b.check, b.vip)));
+            let state = if drains { BackendState::Draining } else { BackendState::Down };
+            let row = BackendRow { state, checks, ..removed(name, address) };
+            with_traffic(counted(row, &slots), traffic)
         });
         let mut rows: Vec<BackendRow> = configured.chain(gone).collect();
         rows.sort_by(|a, b| natural(&a.name, &b.name).then_with(|| natural(&a.pool, &b.pool)));
         rows
     }
 
-    /// Returns the slots of each backend that was removed from the configuration and still drains.
+    /// Returns the slots of each backend that was removed from the configuration, and that still
+    /// drains or died during its drain.
     /// A backend has several slots if it was in several pools, or if it was checked through VIPs.
     fn removed<'s>(&self, snapshot: &'s Snapshot) -> BTreeMap<(&'s str, IpAddr), Vec<SlotId>> {
         let mut removed: BTreeMap<_, Vec<SlotId>> = BTreeMap::new();
         for (number, slot) in (0..).zip(snapshot.slots()) {
             let id = SlotId(number);
             let is_gone = self.index().of_slot(id).is_none() && !self.index().is_peer(id);
-            if is_gone && snapshot.state(id) == SlotState::Draining {
+            if is_gone && matches!(snapshot.state(id), SlotState::Draining | SlotState::Down) {
                 removed.entry((&*slot.backend, slot.address)).or_default().push(id);
             }
         }
@@ -119,6 +131,7 @@ impl Controller {
             weight_effective: self.weight(seen.best),
             shares: BTreeMap::new(),
             flows: None,
+            active_flows: None,
             flows_by_vip: BTreeMap::new(),
             packets: 0,
             bytes: 0,
@@ -395,14 +408,15 @@ fn with_flows(
     vips: &HashMap<ServiceId, &str>,
 ) -> BackendRow {
     let Some(counts) = flows else { return row };
-    let (mut sum, mut by_vip) = (0, BTreeMap::new());
+    let (mut sum, mut active, mut by_vip) = (0, 0, BTreeMap::new());
     for (service, count) in slots.iter().flat_map(|slot| counts.of_slot(*slot)) {
-        sum += count;
+        sum += count.all;
+        active += count.active;
         if let Some(vip) = vips.get(&service) {
-            *by_vip.entry((*vip).to_owned()).or_default() += count;
+            *by_vip.entry((*vip).to_owned()).or_default() += count.all;
         }
     }
-    BackendRow { flows: Some(sum), flows_by_vip: by_vip, ..row }
+    BackendRow { flows: Some(sum), active_flows: Some(active), flows_by_vip: by_vip, ..row }
 }
 
 /// Sets the flow count of each service in the VIP rows.
@@ -444,6 +458,7 @@ fn removed(name: &str, address: IpAddr) -> BackendRow {
         weight_effective: 0,
         shares: BTreeMap::new(),
         flows: None,
+        active_flows: None,
         flows_by_vip: BTreeMap::new(),
         packets: 0,
         bytes: 0,

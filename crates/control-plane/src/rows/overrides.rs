@@ -54,6 +54,7 @@ impl Overrides {
                 by: note.by.to_string(),
                 reason: note.reason.as_ref().map(ToString::to_string),
                 ends_in_seconds: until.map(|until| until.saturating_sub(now).as_secs_f64()),
+                down_in_seconds: self.down_at(key).map(|at| at.saturating_sub(now).as_secs_f64()),
             })
         };
         controller.runtime_state().overrides.iter().filter_map(row).collect()

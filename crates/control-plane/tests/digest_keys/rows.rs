@@ -131,6 +131,7 @@ pub(crate) const ROWS: &[Row] = &[
         ("pool.web.shard", "'z'"),
         ("vip.www.shard", "'z'"),
         ("vip.edge-cache.shard", "'z'"),
+        ("vip.dns.shard", "'z'"),
     ]),
     agreed(&[("pool.web.checks", "['web']")]),
     agreed(&[("pool.web.fallback.pool", "'cache'")]),
@@ -205,6 +206,7 @@ pub(crate) const ROWS: &[Row] = &[
     agreed(&[("vip.www.addresses", "['203.0.113.10', '2001:db8:f::11']")]),
     agreed(&[("vip.users.services", "[{ ports = [11211], protocol = 'udp', pool = 'users' }]")]),
     agreed(&[("vip.www.services", "[{ ports = [80, 443], protocol = 'tcp', pool = 'web' }]")]),
+    agreed(&[("vip.dns.services", "[{ ports = [53], protocol = 'udp', pool = 'web', on_drain = 'keep' }]")]),
     agreed(&[(
         "vip.edge-cache.services",
         "[{ ports = [11211], protocol = 'udp', pool = 'cache' }, { ports = ['8000-8098'], protocol = 'tcp', pool = 'web', hash = 'source' }]",

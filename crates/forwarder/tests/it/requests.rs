@@ -88,6 +88,26 @@ fn flows_are_counted_in_steps_by_slot_and_service() {
     assert_eq!(counted(&mut bed, 64), BTreeMap::new());
 }
 
+#[test]
+fn flows_without_recent_packets_are_counted_as_idle() {
+    let mut bed = Bed::new(parts(gre_slots(1), &[1]));
+    let send = |bed: &mut Bed, port| bed.backend_of(&tcp("198.51.100.7", port, VIP4, 80, "A")).unwrap();
+    let active = |bed: &mut Bed| {
+        let request = Request::Count { from: FlowCursor::default(), buffer: Vec::with_capacity(8_192) };
+        let Reply::Counted { buffer, .. } = answer(bed, request) else { panic!("counted") };
+        [true, false].map(|is_active| buffer.iter().filter(|whose| whose.is_active == is_active).count())
+    };
+    for _ in 0..2 {
+        (0..10).for_each(|port| _ = send(&mut bed, port));
+        bed.advance(1);
+    }
+    assert_eq!(active(&mut bed), [10, 0]);
+    bed.advance(50);
+    (0..3).for_each(|port| _ = send(&mut bed, port));
+    bed.advance(15);
+    assert_eq!(active(&mut bed), [3, 7], "the last packets of 7 flows arrived 66 s ago");
+}
+
 /// The previous process had 300 flows on backend 1 of 2. Hashing would send half of these flows to
 /// the other backend. Until a packet of such a flow arrives, only the first thread lists, counts
 /// and purges the flow. The `where` command predicts the backend of the next packet.

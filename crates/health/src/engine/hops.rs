@@ -83,6 +83,12 @@ struct HopState {
 }
 
 impl HopStates {
+    /// Returns states in which the hops `failing` are failing.
+    pub(super) fn known(failing: &[HopNeighbour]) -> Self {
+        let state = |neighbour: &_| HopState { neighbour: *neighbour, is_failing: true, contrary: 0 };
+        Self(failing.iter().map(state).collect())
+    }
+
     /// Counts the results of an attempt. Returns the result of the attempt as a whole and its
     /// duration, which is `None` if the attempt has passed through no hop.
     pub(super) fn take(
@@ -201,6 +207,17 @@ mod tests {
         assert_eq!(states.failing(), []);
         let (found, _) = states.take(flight(&[(A, local()), (B, Some(Err(Failure::Refused)))]), 1, 1);
         assert_eq!(found, Err(Failure::Refused));
+    }
+
+    #[test]
+    fn hop_that_failed_in_the_previous_process_returns_after_rise() {
+        let mut states = HopStates::known(&[B]);
+        assert_eq!(states.failing(), [B]);
+        states.take(flight(&[(A, Some(PASS)), (B, None)]), 2, 3).0.unwrap();
+        for failing in [true, false] {
+            states.take(flight(&[(A, Some(PASS)), (B, Some(PASS))]), 2, 3).0.unwrap();
+            assert_eq!(!states.failing().is_empty(), failing);
+        }
     }
 
     #[test]

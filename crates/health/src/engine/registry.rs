@@ -12,6 +12,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::target::{Difference, Spec, TargetKey, Watched};
+use crate::{FailingHops, HopNeighbour};
 
 #[derive(Debug, Default)]
 pub(super) struct Registry {
@@ -19,9 +20,16 @@ pub(super) struct Registry {
     free: Vec<u32>,
     numbers: u32,
     serial: u64,
+    /// The failing hops of the previous process, by target.
+    handed_hops: HashMap<TargetKey, Vec<HopNeighbour>>,
 }
 
 impl Registry {
+    /// Sets the failing hops of the previous process, with which new targets start.
+    pub(super) fn know_failing_hops(&mut self, known: impl Iterator<Item = FailingHops>) {
+        self.handed_hops = known.map(|FailingHops { key, hops }| (key, hops)).collect();
+    }
+
     /// Replaces the set of targets and returns the difference.
     pub(super) fn replace(&mut self, wanted: Vec<Watched>) -> Difference {
         let mut wanted = unique(wanted);
@@ -39,7 +47,8 @@ impl Registry {
             self.serial += 1;
             let serial = self.serial;
             let (id, lineage) = heritage.unwrap_or_else(|| (self.number(), serial));
-            let spec = Arc::new(Spec { watched, serial, lineage });
+            let failing_hops = self.handed_hops.remove(&key).unwrap_or_default();
+            let spec = Arc::new(Spec { watched, serial, lineage, failing_hops });
             difference.push((id, Some(Arc::clone(&spec))));
             self.known.insert(key, (id, spec));
         }
@@ -65,7 +74,7 @@ impl Registry {
             };
             let old = &spec.watched;
             if again.slot != old.slot || again.backend != old.backend || again.pools != old.pools {
-                *spec = Arc::new(Spec { watched: again, ..**spec });
+                *spec = Arc::new(Spec { watched: again, failing_hops: Vec::new(), ..**spec });
                 difference.push((*id, Some(Arc::clone(spec))));
             }
             true

@@ -171,6 +171,7 @@ impl Runner {
         if id as usize >= self.targets.len() {
             self.targets.resize_with(id as usize + 1, || None);
         }
+        let hop_states = HopStates::known(&spec.failing_hops);
         self.targets[id as usize] = Some(Target {
             spec,
             dialer,
@@ -179,7 +180,7 @@ impl Runner {
             damper: Damper::default(),
             record: Record::new(),
             hop_flight: None,
-            hop_states: HopStates::default(),
+            hop_states,
         });
         self.len += 1;
     }

@@ -12,6 +12,8 @@ use forwarder::SlotId;
 
 use config::Check;
 
+use crate::HopNeighbour;
+
 /// The key of a target. Two checks with identical keys probe the same address in the same way on
 /// the same path. The name of the check is not part of the key.
 #[derive(Clone, Debug)]
@@ -44,6 +46,8 @@ pub(super) struct Spec {
     /// The serial number of the first target in a series of targets with the same probe. When a
     /// target is replaced by one with another interval, the new target takes over the health state.
     pub(super) lineage: u64,
+    /// The hops that were failing in the previous process.
+    pub(super) failing_hops: Vec<HopNeighbour>,
 }
 
 /// The difference between two sets of targets. Each entry has the ID of a target, and the new

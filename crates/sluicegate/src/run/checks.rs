@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use config::Config;
 use control_plane::{Controller, Unable, log_flushes};
-use health::{Event, Events, Flush, Flushed, Health, StateChange, TargetReport};
+use health::{Event, Events, FailingHops, Flush, Flushed, Health, StateChange, TargetReport};
 
 use super::health_tunnel::{Found, HealthTunnel, TunnelFault};
 
@@ -68,6 +68,11 @@ impl Checks {
     /// Starts checking the targets of the current configuration.
     pub(super) fn watch(&self, controller: &Controller) {
         self.engine.watch(self.tunnel.reachable(controller.watched()));
+    }
+
+    /// Sets the next hops through which checks failed in the previous process.
+    pub(super) fn know_failing_hops(&self, known: Vec<FailingHops>) {
+        self.engine.know_failing_hops(known);
     }
 
     /// Starts the cache flushes that the controller requests.

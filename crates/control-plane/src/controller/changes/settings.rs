@@ -88,5 +88,5 @@ const AT_START: [&str; 3] = ["cluster.flow_timeouts.", "io.", "log.format"];
 /// The keys for which a fixed text is reported instead of the old and new value.
 const REPLACED: [(&str, &str); 1] = [(
     "cluster.hash_key_file",
-    "key changed; all tables change, and existing connection table entries are no longer used",
+    "key changed (needs --force); existing flows break, because all tables change and their connection table entries are no longer found",
 )];

@@ -265,6 +265,9 @@ impl Daemon {
             let snapshot = self.finish(job.run())?;
             self.publisher.renew(snapshot);
         }
+        let failing = state.failing_hops(&self.controller);
+        self.checks.know_failing_hops(failing.clone());
+        self.paths.take_over_failing_hops(failing);
         self.renew_paths();
         Ok(())
     }

@@ -177,6 +177,7 @@ impl Daemon {
 
     fn handed_state(&self) -> HandedState {
         HandedState::of(&self.controller, &self.overrides, self.paths.learned())
+            .with_failing_hops(self.paths.failing_hops())
     }
 
     /// Freezes the state of this process. The process then handles no commands, because their
