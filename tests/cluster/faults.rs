@@ -109,7 +109,7 @@ impl PoolChange {
                 reload(scene);
             }
             Self::Upgrade(index) => upgrade(scene, index),
-            Self::Stall(index) => stall(scene, Machines::One(index), Duration::from_millis(200)),
+            Self::Stall(index) => stall(scene, Machines::One(index), Duration::from_millis(100)),
         }
         scene.wait_for_agreement();
     }

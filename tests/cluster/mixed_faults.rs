@@ -180,13 +180,14 @@ impl Test {
     /// the router for longer than they tolerate, and the wave proves nothing.
     fn pool_changes(&mut self) {
         let (mortal, steps) = self.random.pool_changes();
-        let (routes, pauses) = (self.monitor.line_count(), self.pauses());
+        let (routes, pauses) = (self.monitor.line_count(), self.pauses().len());
         let (count, broke, moved) = self.wave(&steps, 9, PoolChange::happen);
         let dead = self.scene.bed.backends[mortal].name.clone();
         if self.monitor.line_count() != routes {
             let lines = self.monitor.lines().split_off(routes);
-            println!("          routes changed, wave not counted: {lines:?}");
-            assert!(self.pauses() > pauses, "routes changed without a pause\n{}", self.scene.tails());
+            println!("          routes changed, wave not counted: {:?}", self.pauses().last());
+            let is_paused = self.pauses().len() > pauses;
+            assert!(is_paused, "routes changed without a pause: {lines:?}\n{}", self.scene.tails());
             return;
         }
         let others: Vec<_> = broke.iter().filter(|one| one.backend != dead).collect();
@@ -196,11 +197,12 @@ impl Test {
         self.steady += 1;
     }
 
-    /// Returns how often the machines reported that a thread, the process or a session stopped.
-    fn pauses(&self) -> usize {
+    /// Returns the log lines of pauses of threads, processes and sessions.
+    fn pauses(&self) -> Vec<String> {
         let logs = self.scene.machines.iter().flatten().flat_map(|machine| machine.process.lines());
         let words = ["VIP marked", "process did not run", "session lost"];
-        logs.filter(|line| words.iter().any(|word| line.text.contains(word))).count()
+        let texts = logs.map(|line| line.text);
+        texts.filter(|text| words.iter().any(|word| text.contains(word))).collect()
     }
 }
 
