@@ -19,6 +19,7 @@ mod doctor;
 mod drops;
 mod encapsulation;
 mod events;
+mod exec;
 mod fragments;
 mod groups;
 mod guards;
