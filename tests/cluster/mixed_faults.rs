@@ -142,8 +142,9 @@ struct Test {
 }
 
 impl Test {
-    /// Starts downloads of this length in short runs, starts UDP flows, and runs the steps. Returns the number of downloads, those
-    /// that broke, and the backends from which UDP flows moved away.
+    /// Starts downloads and UDP flows, and runs the steps. `seconds` is the duration of a download
+    /// in a short run. Returns the number of downloads, those that broke, and the backends from
+    /// which UDP flows moved away.
     fn wave<T: Copy + std::fmt::Debug>(
         &mut self,
         steps: &[T],
