@@ -5,7 +5,9 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a failed step must fail the test")]
 
+mod faults;
 mod hostile;
+mod mixed_faults;
 mod next_hops;
 mod routers_page;
 mod scene;

@@ -24,9 +24,14 @@ pub(crate) struct Scene {
     pub(crate) machines: [Option<Balancer>; 2],
     pub(crate) router: Router,
     _decaps: Vec<Decap>,
-    config: LbConfig,
+    /// The configuration with which balancers are started.
+    pub(crate) config: LbConfig,
+    /// Starts a balancer of the testbed.
+    start: Start,
     pub(crate) bed: Bed,
 }
+
+type Start = fn(&Bed, usize, &LbConfig) -> Balancer;
 
 impl Scene {
     /// Starts both balancers. When this function returns, the router might not have received their
@@ -37,7 +42,28 @@ impl Scene {
 
     /// Starts the fixture with a different router or a different configuration for the balancers.
     pub(crate) fn with(router: impl FnOnce(&Bed) -> Router, config: impl FnOnce(&Bed) -> LbConfig) -> Self {
-        let bed = Bed::new(&BedSpec { balancers: 2, ..BedSpec::default() }).unwrap();
+        let spec = BedSpec { balancers: 2, ..BedSpec::default() };
+        Self::of(&spec, |bed, index, config| Balancer::start(bed, index, config).unwrap(), router, config)
+    }
+
+    /// Starts the fixture with balancers that can be upgraded, and with `backends` backends.
+    pub(crate) fn with_heirs(
+        backends: u8,
+        router: impl FnOnce(&Bed) -> Router,
+        config: impl FnOnce(&Bed) -> LbConfig,
+    ) -> Self {
+        let spec = BedSpec { balancers: 2, backends, ..BedSpec::default() };
+        let start: Start = |bed, index, config| Balancer::start_with_heirs(bed, index, config, &[]).unwrap();
+        Self::of(&spec, start, router, config)
+    }
+
+    fn of(
+        spec: &BedSpec,
+        start: Start,
+        router: impl FnOnce(&Bed) -> Router,
+        config: impl FnOnce(&Bed) -> LbConfig,
+    ) -> Self {
+        let bed = Bed::new(spec).unwrap();
         // BGP replaces the static routes of the testbed.
         let routes: Vec<String> =
             bed.spec.vips.iter().map(|vip| format!("route del {}", host_route(*vip))).collect();
@@ -45,8 +71,8 @@ impl Scene {
         let router = router(&bed);
         let decaps = Decap::start_all(&bed).unwrap();
         let config = config(&bed);
-        let machines = [0, 1].map(|index| Some(Balancer::start(&bed, index, &config).unwrap()));
-        Self { machines, router, _decaps: decaps, config, bed }
+        let machines = [0, 1].map(|index| Some(start(&bed, index, &config)));
+        Self { machines, router, _decaps: decaps, config, start, bed }
     }
 
     pub(crate) fn machine(&mut self, index: usize) -> &mut Balancer {
@@ -55,7 +81,7 @@ impl Scene {
 
     /// Starts a balancer again after it was stopped.
     pub(crate) fn start(&mut self, index: usize) {
-        self.machines[index] = Some(Balancer::start(&self.bed, index, &self.config).unwrap());
+        self.machines[index] = Some((self.start)(&self.bed, index, &self.config));
     }
 
     /// Returns how many next hops the router's kernel has for a VIP.

@@ -20,6 +20,7 @@ mod draining;
 mod drops;
 mod encapsulation;
 mod events;
+mod exec;
 mod fragments;
 mod groups;
 mod guards;

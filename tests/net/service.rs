@@ -251,6 +251,11 @@ fn is_understood_and_confined(path: &Path) {
     assert!(figure <= 2.5, "{said}");
     // `systemd-analyze verify` reports unknown settings and invalid values.
     let folder = testbed::TempDir::new().unwrap();
+    // A service may require its socket.
+    let socket = path.with_extension("socket");
+    if socket.exists() {
+        fs::copy(&socket, folder.path().join(socket.file_name().unwrap())).unwrap();
+    }
     let (copy, text) = (folder.path().join(path.file_name().unwrap()), fs::read_to_string(path).unwrap());
     fs::write(&copy, text.replace("/usr/bin/sluicegate", testbed::binary().unwrap().to_str().unwrap()))
         .unwrap();
@@ -263,6 +268,7 @@ fn units_are_valid_and_confined() {
     let (path, text) = unit();
     is_understood_and_confined(&path);
     is_understood_and_confined(&path.with_file_name("sluicegate-decap.service"));
+    is_understood_and_confined(&path.with_file_name("sluicegate-checks.service"));
     let users = path.with_extension("sysusers").canonicalize().unwrap();
     let output = Command::new("systemd-sysusers").arg("--dry-run").arg(users).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);

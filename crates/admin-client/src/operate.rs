@@ -490,7 +490,8 @@ pub fn health(HealthVerb::List(HealthList { of, state, common }): &HealthVerb) -
 fn target_row(row: &TargetRow) -> [String; TARGET_HEADINGS.len()] {
     [
         row.backends.join(" "),
-        row.address.to_string(),
+        // An exec check may have no port.
+        if row.address.port() == 0 { row.address.ip().to_string() } else { row.address.to_string() },
         row.check.clone(),
         row.vip.map_or_else(|| word(&row.via), |vip| format!("vip {vip}")),
         word(&row.state),

@@ -6,10 +6,12 @@
 
 mod agent;
 mod exchange;
+mod exec;
 mod kind;
 mod tls;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +20,7 @@ use serde::Serialize;
 
 pub use self::agent::AgentCheck;
 pub use self::exchange::{Expect, ExpectForm, Payload, TcpCheck, UdpCheck};
+pub use self::exec::{ExecCheck, MOST_ARGUMENTS, is_argument, is_program};
 pub use self::kind::{
     CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, NtpCheck, Transport, dns_name,
     is_path,
@@ -80,19 +83,28 @@ pub(super) struct CheckDraft {
 }
 
 /// Reads all checks. Returns a map from name to check.
-pub(super) fn read_all(root: &mut Root<'_>, outside: &Outside<'_>) -> BTreeMap<Arc<str>, CheckDraft> {
+pub(super) fn read_all(
+    root: &mut Root<'_>,
+    outside: &Outside<'_>,
+    exec_socket: Option<&Arc<Path>>,
+) -> BTreeMap<Arc<str>, CheckDraft> {
     let draft = |(name, node): (Arc<str>, Node<'_>)| {
-        let value = read(&name, &node, outside).map(Arc::new);
+        let value = read(&name, &node, outside, exec_socket).map(Arc::new);
         (name, CheckDraft { place: node.place, value })
     };
     root.named("check").into_iter().map(draft).collect()
 }
 
-fn read(name: &Arc<str>, node: &Node<'_>, outside: &Outside<'_>) -> Option<Check> {
+fn read(
+    name: &Arc<str>,
+    node: &Node<'_>,
+    outside: &Outside<'_>,
+    exec_socket: Option<&Arc<Path>>,
+) -> Option<Check> {
     let mut section = node.section()?;
-    let kind = kind::read(&mut section, outside);
-    let via =
-        section.or("via", Via::Backend, |node| node.choice(&[("backend", Via::Backend), ("vip", Via::Vip)]));
+    let kind = kind::read(&mut section, outside, exec_socket);
+    let is_exec = matches!(kind, Some(CheckKind::Exec(_)));
+    let via = section.or("via", Via::Backend, |node| read_via(&node, is_exec));
     let interval = section.or("interval", DEFAULT_INTERVAL, |node| node.duration(LEAST_INTERVAL..=HOUR));
     let default = DEFAULT_TIMEOUT.min(interval / 2);
     let timeout = section.or("timeout", default, |node| read_timeout(&node, interval));
@@ -104,6 +116,14 @@ fn read(name: &Arc<str>, node: &Node<'_>, outside: &Outside<'_>) -> Option<Check
     section.finish();
     let name = Arc::clone(name);
     Some(Check { name, kind: kind?, via, interval, timeout, fast_interval, rise, fall, jitter_percent })
+}
+
+fn read_via(node: &Node<'_>, is_exec: bool) -> Option<Via> {
+    let via = node.choice(&[("backend", Via::Backend), ("vip", Via::Vip)])?;
+    if is_exec && via == Via::Vip {
+        return node.wrong(("an exec check cannot have via = \"vip\"", "a program cannot use the tunnel"));
+    }
+    Some(via)
 }
 
 fn read_timeout(node: &Node<'_>, interval: Duration) -> Option<Duration> {

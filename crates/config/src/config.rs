@@ -11,6 +11,7 @@ use super::admin::Admin;
 use super::bgp::Bgp;
 use super::check::Check;
 use super::cluster::Cluster;
+use super::health::Health;
 use super::io::Io;
 use super::log::Log;
 use super::machine::Machine;
@@ -44,6 +45,7 @@ pub(super) struct Content {
     pub(super) peers: BTreeMap<Arc<str>, Arc<Pool>>,
     pub(super) peer_checks: Vec<Arc<Check>>,
     pub(super) io: Io,
+    pub(super) health: Health,
     pub(super) log: Log,
     pub(super) admin: Admin,
     pub(super) trace: Option<Trace>,
@@ -110,6 +112,11 @@ impl Config {
     /// Returns the packet I/O settings.
     pub fn io(&self) -> &Io {
         &self.content.io
+    }
+
+    /// Returns the settings of the machine for health checks.
+    pub fn health(&self) -> &Health {
+        &self.content.health
     }
 
     /// Returns the log settings.

@@ -79,6 +79,7 @@ impl<'r> Drafts<'r> {
             peer_checks,
             machines,
             io: self.sections.io,
+            health: self.sections.health,
             log: self.log,
             admin: self.admin,
             trace: self.trace,

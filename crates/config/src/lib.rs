@@ -39,6 +39,7 @@ mod encapsulation;
 mod flatten;
 mod groups;
 mod guard;
+mod health;
 mod idle_keys;
 mod io;
 mod keyed;
@@ -82,13 +83,15 @@ pub use self::admin::{Admin, AdminSocket, AdminTcp};
 pub use self::announce::Announce;
 pub use self::bgp::{BfdTimes, Bgp, BgpPeer, NextHops};
 pub use self::check::{
-    AgentCheck, Check, CheckKind, ClientCertificate, DnsCheck, DnsRecord, Expect, ExpectForm, GrpcCheck,
-    HttpCheck, MemcachedCheck, NtpCheck, Payload, TcpCheck, Tls, Transport, UdpCheck, Via, dns_name, is_path,
+    AgentCheck, Check, CheckKind, ClientCertificate, DnsCheck, DnsRecord, ExecCheck, Expect, ExpectForm,
+    GrpcCheck, HttpCheck, MOST_ARGUMENTS, MemcachedCheck, NtpCheck, Payload, TcpCheck, Tls, Transport,
+    UdpCheck, Via, dns_name, is_argument, is_path, is_program,
 };
 pub use self::cluster::{Cluster, FlowTimeouts};
 pub use self::config::Config;
 pub use self::encapsulation::Encapsulation;
 pub use self::guard::{Guard, Limits, PerSource, SourceList};
+pub use self::health::Health;
 pub use self::io::{Fragments, Icmp, Idle, IdleThen, Io, IoMode, NextHop, Steering};
 pub use self::kv::{Failover, Kv, KvGather, KvHash, KvKeys, KvMissing, KvPath, KvProtocol, KvRoute, Rejoin};
 pub use self::kv_cache::KvCache;

@@ -11,6 +11,7 @@ use super::announce::AnnounceDraft;
 use super::check::{self, CheckDraft};
 use super::cluster::ClusterDraft;
 use super::encapsulation::{self, Encapsulation, EncapsulationDraft};
+use super::health::Health;
 use super::io::Io;
 use super::lists::Lists;
 use super::machine::MachineDraft;
@@ -25,6 +26,7 @@ pub(super) struct Sections<'r> {
     pub(super) report: &'r Report,
     pub(super) cluster: ClusterDraft,
     pub(super) io: Io,
+    pub(super) health: Health,
     pub(super) machines: Vec<MachineDraft>,
     pub(super) encapsulations: BTreeMap<Arc<str>, EncapsulationDraft>,
     pub(super) pools: BTreeMap<Arc<str>, PoolDraft>,
@@ -42,13 +44,16 @@ impl<'r> Sections<'r> {
         outside: &Outside<'_>,
         lists: &Lists<'_>,
     ) -> Self {
+        let health =
+            root.once("health").and_then(|node| node.section()).map(Health::read).unwrap_or_default();
         Self {
             report,
             cluster: ClusterDraft::read(root, outside),
             io: root.once("io").and_then(|node| node.section()).map(Io::read).unwrap_or_default(),
             machines: MachineDraft::read_all(root),
             encapsulations: encapsulation::read_all(root),
-            checks: check::read_all(root, outside),
+            checks: check::read_all(root, outside, health.exec_socket.as_ref()),
+            health,
             pools: PoolDraft::read_all(root),
             groups: GroupDraft::read_all(root),
             remotes: RemoteDraft::read_all(root),

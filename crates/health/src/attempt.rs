@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{Dialer, Failure, Interim, Pass, agent, dns, exchange, grpc, http, memcached, ntp};
+use super::{Dialer, Failure, Interim, Pass, agent, dns, exchange, exec, grpc, http, memcached, ntp};
 use config::CheckKind;
 
 #[cfg(test)]
@@ -48,6 +48,7 @@ pub async fn attempt(
         CheckKind::Dns(check) => Box::pin(dns::attempt(check, address, dialer)).await,
         CheckKind::Memcached(check) => Box::pin(memcached::attempt(check, address, dialer)).await,
         CheckKind::Ntp(check) => Box::pin(ntp::attempt(check, address, dialer)).await,
+        CheckKind::Exec(check) => Box::pin(exec::attempt(check, &exec::Subject::of(address), interim)).await,
     }
     .map(|()| Pass::Answered)
 }

@@ -63,6 +63,9 @@ pub enum Failure {
     Kiss([u8; 4]),
     /// The agent of the backend reports that the backend is down. The text has its words.
     Agent(Box<str>),
+    /// The program of an exec check ended with another status than 0, or did not end. The text has
+    /// the status and the first line of its output.
+    Program(Box<str>),
     /// The NTP server is not synchronized.
     Unsynchronized,
     /// The stratum of the NTP server is too high.
@@ -96,11 +99,12 @@ impl Failure {
             | Self::Unsynchronized
             | Self::Stratum { .. } => "not_serving",
             Self::Rcode(_) | Self::NoRecord => "dns",
+            Self::Program(_) => "program",
         }
     }
 
     /// All values that [`Failure::reason`] can return.
-    pub const REASONS: [&'static str; 13] = [
+    pub const REASONS: [&'static str; 14] = [
         "no_answer",
         "refused",
         "unreachable",
@@ -114,6 +118,7 @@ impl Failure {
         "body",
         "not_serving",
         "dns",
+        "program",
     ];
 
     /// Returns `true` if this machine could not send the probe. Such a failure does not affect the
@@ -177,7 +182,9 @@ impl fmt::Display for Failure {
             Self::Closed => f.write_str("connection closed before the response was complete"),
             Self::Local(why) => write!(f, "this machine could not send the check: {why}"),
             Self::Tls(why) => write!(f, "TLS: {why}"),
-            Self::Malformed(what) | Self::Unexpected(what) | Self::Agent(what) => f.write_str(what),
+            Self::Malformed(what) | Self::Unexpected(what) | Self::Agent(what) | Self::Program(what) => {
+                f.write_str(what)
+            }
             Self::Status { found, wanted } => write!(f, "status {found}, expected {}", ranges(wanted)),
             Self::Body { wanted } => write!(f, "body does not contain {:?}", shorten(wanted)),
             Self::GrpcStatus(5) => f.write_str("gRPC status 5, the server does not know the service"),

@@ -1,11 +1,12 @@
-//! Entry points for fuzzing the DNS parser. The fuzz targets in `tests/fuzz` cannot use private
-//! functions.
+//! Entry points for fuzzing the parsers of DNS responses and of the messages of check programs. The
+//! fuzz targets in `tests/fuzz` cannot use private functions.
 //!
 //! This module is compiled only with the feature `fuzzing`.
 
 use config::DnsRecord;
 
 use crate::dns::{judge, query};
+use crate::exec::wire::{MOST_REPLY_BYTES, Reply, Request};
 use crate::failure::Failure;
 
 /// Returns the query that a check sends for an A record of `www.example.org`. The first two bytes
@@ -23,4 +24,31 @@ pub fn dns_query() -> Vec<u8> {
 #[must_use]
 pub fn dns(answer: &[u8]) -> Option<Result<(), Failure>> {
     judge(answer, &dns_query())
+}
+
+/// Parses a request and a reply of check programs, and compares them with what they are after they
+/// were sent again.
+///
+/// # Panics
+/// Panics if a request or a reply changes on its way.
+pub fn check_programs(bytes: &[u8]) {
+    if let Ok(request) = Request::parse(bytes) {
+        let text = request.to_text();
+        let lines = text.strip_suffix("\n\n").expect("a request ends with an empty line");
+        assert_eq!(Request::parse(lines.as_bytes()), Ok(request));
+    }
+    if let Some(reply) = Reply::parse(bytes) {
+        let text = reply.to_text();
+        assert!(text.len() <= MOST_REPLY_BYTES && text.lines().count() == 1, "{text:?}");
+    }
+}
+
+/// Returns messages of check programs.
+#[must_use]
+pub fn check_program_messages() -> Vec<Vec<u8>> {
+    let request = "sluicegate-check 1\nprogram check_mysql\nlimit 4900\naddress 192.0.2.1\nbackend db1\npools db web\n\
+                   port 3306\nargument --lag\nargument 30";
+    [request, "started", "passed", "failed exit status 2: lag 90 s", "unable no such file"]
+        .map(|text| text.as_bytes().to_vec())
+        .into()
 }

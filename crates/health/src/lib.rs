@@ -1,5 +1,5 @@
-//! Health checks of backends, for TCP, UDP, HTTP, gRPC, DNS, memcached, NTP and agents. Checks
-//! are sent directly or through the tunnel of a load balancer.
+//! Health checks of backends, for TCP, UDP, HTTP, gRPC, DNS, memcached, NTP, agents and programs.
+//! Checks are sent directly or through the tunnel of a load balancer.
 //!
 //! The program passes the targets ([`Watched`]) and the memcached servers to flush ([`Flush`]). The
 //! crate returns state changes and results ([`Event`]), and reports for operators
@@ -38,6 +38,7 @@ mod dial;
 mod dns;
 mod engine;
 mod exchange;
+mod exec;
 mod failure;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -58,6 +59,7 @@ pub use self::engine::{
     Event, Events, FailingHops, Flush, Flushed, Health, HealthState, ProxiedTargetKey, StateChange,
     TargetKey, TargetReport, Watched,
 };
+pub use self::exec::{RunnerSetup, serve as run_checks};
 pub use self::failure::Failure;
 pub use self::memcached::flush;
 pub use self::outcome::{Advice, Interim, Pass};

@@ -4,7 +4,7 @@
 //! the daemon. Every other module implements a subcommand that needs no daemon. These modules have
 //! the names of their subcommands, except that `flow_path` implements `where`, `backend` implements
 //! `decap`, and `shell` implements `completions` and `man`. Subcommands that only query the daemon
-//! are in the crate `admin_client`.
+//! are in the crate `admin_client`. The module `run_checks` is a second daemon.
 //!
 //! Exit codes are 0 for success, 1 for a finding, 2 for wrong usage, and 3 if the daemon cannot be
 //! reached.
@@ -28,6 +28,7 @@ mod privileges;
 mod probe;
 mod replay;
 mod run;
+mod run_checks;
 mod shell;
 mod simulate;
 mod stats;
@@ -55,6 +56,11 @@ enum Verb {
     /// Run the load balancer. SIGHUP reloads the configuration, SIGTERM or SIGINT drains and exits,
     /// a second SIGTERM or SIGINT exits immediately
     Run(Source),
+    /// Run the programs of exec checks for the load balancer; needs a user of its own
+    ///
+    /// A program is a file in the folder of check programs. It runs without a shell and without
+    /// privileges. At its time limit, it is killed with all processes that it has started.
+    RunChecks(run_checks::Arguments),
     /// Check, compare, read and change configurations
     #[command(subcommand)]
     Config(ConfigVerb),
@@ -200,6 +206,7 @@ fn main() -> ExitCode {
 fn carry_out(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
         Verb::Run(source) => run::run(&source).map(|()| ExitCode::SUCCESS),
+        Verb::RunChecks(arguments) => run_checks::run(arguments).map(|()| ExitCode::SUCCESS),
         Verb::Config(verb) => configure(verb),
         Verb::Doctor(arguments) => doctor::diagnose(&arguments),
         Verb::Status(common) => admin_client::status(&common),

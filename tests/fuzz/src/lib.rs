@@ -64,6 +64,11 @@ pub const TARGETS: &[Target] = &[
     Target { name: "bfd", run: bgp::fuzzing::bfd, seeds: bgp::fuzzing::datagrams },
     Target { name: "handed_bfd", run: bgp::fuzzing::handed_bfd, seeds: bgp::fuzzing::handed_sessions },
     Target { name: "dns", run: dns::check, seeds: dns::answers },
+    Target {
+        name: "check_programs",
+        run: health::fuzzing::check_programs,
+        seeds: health::fuzzing::check_program_messages,
+    },
     Target { name: "memcached", run: memcached::check, seeds: key_requests::seeds },
     Target { name: "config", run: toml::check, seeds: toml::files },
     Target { name: "ipvs", run: ipvs_rules::check, seeds: ipvs_rules::saves },

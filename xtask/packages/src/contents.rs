@@ -26,6 +26,7 @@ pub(crate) fn gather(checkout: &Path, binary: &Path, linked: &Linked) -> Result<
     let mut entries = vec![
         Entry { path: "usr/bin/sluicegate".into(), mode: 0o755, kind: Kind::File(fs::read(binary)?) },
         Entry::folder("etc/sluicegate", 0o755),
+        Entry::folder("etc/sluicegate/checks", 0o755),
         Entry::folder("etc/sluicegate/secrets", 0o700),
         Entry {
             path: "etc/sluicegate/sluicegate.toml".into(),
@@ -97,6 +98,8 @@ fn output(command: &mut Command) -> Result<Vec<u8>> {
 const COPIED: &[(&str, &str)] = &[
     ("config/sluicegate.service", "usr/lib/systemd/system/sluicegate.service"),
     ("config/sluicegate-decap.service", "usr/lib/systemd/system/sluicegate-decap.service"),
+    ("config/sluicegate-checks.service", "usr/lib/systemd/system/sluicegate-checks.service"),
+    ("config/sluicegate-checks.socket", "usr/lib/systemd/system/sluicegate-checks.socket"),
     ("config/sluicegate.sysusers", "usr/lib/sysusers.d/sluicegate.conf"),
     ("config/alerts.yml", "usr/share/sluicegate/alerts.yml"),
     ("config/alerts-probe.yml", "usr/share/sluicegate/alerts-probe.yml"),

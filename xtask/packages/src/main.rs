@@ -48,7 +48,13 @@ struct Arguments {
 }
 
 /// The files that systemd needs. Installations of the single binary need them as separate files.
-const UNITS: [&str; 3] = ["sluicegate.service", "sluicegate-decap.service", "sluicegate.sysusers"];
+const UNITS: [&str; 5] = [
+    "sluicegate.service",
+    "sluicegate-decap.service",
+    "sluicegate-checks.service",
+    "sluicegate-checks.socket",
+    "sluicegate.sysusers",
+];
 
 /// The properties that all package formats share.
 #[derive(Clone, Debug)]

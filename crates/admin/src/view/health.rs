@@ -41,7 +41,7 @@ pub struct HealthView {
 pub struct TargetRow {
     /// The backends of the target. Backends with the same address share a target.
     pub backends: Vec<String>,
-    /// The checked address and port.
+    /// The checked address and port. The port is 0 for an exec check without `port`.
     pub address: SocketAddr,
     /// The name of the check.
     pub check: String,

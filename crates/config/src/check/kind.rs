@@ -1,13 +1,14 @@
 //! The kinds of health checks, each with its request and the expected reply.
 //!
 //! This module reads the tables `http`, `https`, `grpc`, `dns`, `memcached` and `ntp`. The crate
-//! `health` sends the requests. The parent module `check` reads intervals and timeouts, `exchange`
-//! reads the tables `tcp` and `udp`, and `tls` reads the TLS settings.
+//! `health` sends the requests. The parent module `check` reads intervals and timeouts, `exchange`,
+//! `agent` and `exec` read the other tables, and `tls` reads the TLS settings.
 //!
 //! References: RFC 9110 §5.5, §5.6.2, §9.1 and §15 for HTTP; RFC 1035 §2.3.4 for names; RFC 5905
 //! §7.3 for strata.
 
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::sync::Arc;
 
 use config_text::words::quote;
@@ -17,6 +18,7 @@ use serde::{Serialize, Serializer};
 
 use super::agent::{AgentCheck, read_agent};
 use super::exchange::{TcpCheck, UdpCheck, read_tcp, read_udp, required_port};
+use super::exec::{ExecCheck, read_exec};
 use super::tls::Tls;
 use crate::canonical;
 use crate::pem::Outside;
@@ -41,6 +43,8 @@ pub enum CheckKind {
     Ntp(NtpCheck),
     /// Asks an agent on the backend for the state and the weight of the backend.
     Agent(AgentCheck),
+    /// Runs a program on this machine. The exit status must be 0.
+    Exec(ExecCheck),
 }
 
 impl CheckKind {
@@ -56,10 +60,11 @@ impl CheckKind {
             Self::Memcached(_) => "memcached",
             Self::Ntp(_) => "ntp",
             Self::Agent(_) => "agent",
+            Self::Exec(_) => "exec",
         }
     }
 
-    /// Returns the port to which probes are sent.
+    /// Returns the port to which probes are sent, or 0 for an exec check without a port.
     pub fn port(&self) -> u16 {
         match self {
             Self::Tcp(check) => check.port,
@@ -70,6 +75,7 @@ impl CheckKind {
             Self::Memcached(check) => check.port,
             Self::Ntp(check) => check.port,
             Self::Agent(check) => check.port,
+            Self::Exec(check) => check.port.unwrap_or_default(),
         }
     }
 
@@ -83,9 +89,12 @@ impl CheckKind {
         match self {
             Self::Udp(_) | Self::Dns(_) | Self::Ntp(_) => Protocol::Udp,
             Self::Memcached(check) if check.transport == Transport::Udp => Protocol::Udp,
-            Self::Tcp(_) | Self::Http(_) | Self::Grpc(_) | Self::Memcached(_) | Self::Agent(_) => {
-                Protocol::Tcp
-            }
+            Self::Tcp(_)
+            | Self::Http(_)
+            | Self::Grpc(_)
+            | Self::Memcached(_)
+            | Self::Agent(_)
+            | Self::Exec(_) => Protocol::Tcp,
         }
     }
 
@@ -99,7 +108,8 @@ impl CheckKind {
             | Self::Dns(_)
             | Self::Memcached(_)
             | Self::Ntp(_)
-            | Self::Agent(_) => None,
+            | Self::Agent(_)
+            | Self::Exec(_) => None,
         }
     }
 }
@@ -118,6 +128,7 @@ impl Serialize for CheckKind {
             Self::Memcached(check) => map.serialize_entry(self.word(), check),
             Self::Ntp(check) => map.serialize_entry(self.word(), check),
             Self::Agent(check) => map.serialize_entry(self.word(), check),
+            Self::Exec(check) => map.serialize_entry(self.word(), check),
         }?;
         map.end()
     }
@@ -227,14 +238,19 @@ impl DnsRecord {
         [("A", Self::A), ("AAAA", Self::Aaaa), ("TXT", Self::Txt), ("SOA", Self::Soa), ("NS", Self::Ns)];
 }
 
-/// Reads the kind of a check. A check must have exactly one kind.
-pub(super) fn read(section: &mut Section<'_>, outside: &Outside<'_>) -> Option<CheckKind> {
+/// Reads the kind of a check. A check must have exactly one kind. `socket` is the value of
+/// `health.exec_socket`.
+pub(super) fn read(
+    section: &mut Section<'_>,
+    outside: &Outside<'_>,
+    socket: Option<&Arc<Path>>,
+) -> Option<CheckKind> {
     let nodes = KINDS.map(|(word, _)| section.optional(word));
     let mut kinds = Vec::new();
     let mut first = None;
     for ((word, read), node) in KINDS.into_iter().zip(nodes) {
         let Some(node) = node else { continue };
-        kinds.push(node.section().and_then(|section| read(section, outside)));
+        kinds.push(node.section().and_then(|section| read(section, outside, socket)));
         match first {
             Some(first) => {
                 let message = format!("a check has one kind, but this one has \"{first}\" and \"{word}\"");
@@ -408,18 +424,19 @@ fn is_service(text: &str) -> bool {
 }
 
 /// A function that reads the table of a single kind of check.
-type Read = fn(Section<'_>, &Outside<'_>) -> Option<CheckKind>;
+type Read = fn(Section<'_>, &Outside<'_>, Option<&Arc<Path>>) -> Option<CheckKind>;
 
-const KINDS: [(&str, Read); 9] = [
-    ("tcp", |section, _| read_tcp(section).map(CheckKind::Tcp)),
-    ("udp", |section, _| read_udp(section).map(CheckKind::Udp)),
-    ("http", |section, _| read_http(section, None).map(CheckKind::Http)),
-    ("https", |section, outside| read_http(section, Some(outside)).map(CheckKind::Http)),
-    ("grpc", |section, outside| read_grpc(section, outside).map(CheckKind::Grpc)),
-    ("dns", |section, _| read_dns(section).map(CheckKind::Dns)),
-    ("memcached", |section, _| Some(CheckKind::Memcached(read_memcached(section)))),
-    ("ntp", |section, _| Some(CheckKind::Ntp(read_ntp(section)))),
-    ("agent", |section, _| read_agent(section).map(CheckKind::Agent)),
+const KINDS: [(&str, Read); 10] = [
+    ("tcp", |section, _, _| read_tcp(section).map(CheckKind::Tcp)),
+    ("udp", |section, _, _| read_udp(section).map(CheckKind::Udp)),
+    ("http", |section, _, _| read_http(section, None).map(CheckKind::Http)),
+    ("https", |section, outside, _| read_http(section, Some(outside)).map(CheckKind::Http)),
+    ("grpc", |section, outside, _| read_grpc(section, outside).map(CheckKind::Grpc)),
+    ("dns", |section, _, _| read_dns(section).map(CheckKind::Dns)),
+    ("memcached", |section, _, _| Some(CheckKind::Memcached(read_memcached(section)))),
+    ("ntp", |section, _, _| Some(CheckKind::Ntp(read_ntp(section)))),
+    ("agent", |section, _, _| read_agent(section).map(CheckKind::Agent)),
+    ("exec", |section, _, socket| read_exec(section, socket).map(CheckKind::Exec)),
 ];
 /// Headers that a configuration must not set, with the reason. Some of these headers are set by the
 /// check itself, and others contain secrets.

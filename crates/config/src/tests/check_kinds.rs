@@ -441,3 +441,51 @@ fn agent_keys_are_checked() {
     let expected = serde_json::json!({ "port": 1, "min_weight": "10%", "max_weight": "100%" });
     assert_eq!(written["agent"], expected);
 }
+
+#[test]
+fn exec_checks_need_permission_and_a_plain_program_name() {
+    let allowed = "\n[health]\nexec_socket = \"/run/checks.sock\"";
+    let bad = |name: &str| {
+        (
+            format!("exec = {{ program = \"{name}\" }}{allowed}"),
+            format!("\"program\" must be {NAME}, got \"{name}\""),
+        )
+    };
+    for (body, message) in ["../p", "/bin/p", ".p", "-p", "a b", ""].map(bad) {
+        refused(&[(&body, &[("exec.program", &message, "for example \"check_mysql\"")])]);
+    }
+    let absent = format!("\"program\" is {NAME}, for example program = \"check_mysql\"");
+    refused(&[
+        (
+            "exec = { program = \"check_mysql\" }",
+            &[(
+                "exec",
+                "exec checks are not allowed",
+                "exec checks run programs on this machine; to allow them, enable sluicegate-checks.socket and set \
+                 health.exec_socket = \"/run/sluicegate-checks.sock\"",
+            )],
+        ),
+        (
+            &format!("exec = {{}}{allowed}"),
+            &[("exec.program", "[check.c.exec] needs a \"program\" key", &absent)],
+        ),
+        (
+            &format!("exec = {{ program = \"p\", arguments = [{}] }}{allowed}", "\"x\", ".repeat(33)),
+            &[("exec.arguments", "at most 32 arguments are allowed, got 33", "")],
+        ),
+        (
+            &format!("exec = {{ program = \"p\" }}\nvia = \"vip\"{allowed}"),
+            &[("via", "an exec check cannot have via = \"vip\"", "a program cannot use the tunnel")],
+        ),
+    ]);
+    let text = "exec = { program = \"check_mysql\", arguments = [\"--lag\", \"a b\"], port = 3306 }";
+    let check = the_check(&format!("{text}{allowed}"));
+    let CheckKind::Exec(exec) = &check.kind else { panic!("{check:?}") };
+    assert_eq!(exec.socket.to_str(), Some("/run/checks.sock"));
+    let written = serde_json::to_value(&check).unwrap();
+    let expected =
+        serde_json::json!({ "program": "check_mysql", "arguments": ["--lag", "a b"], "port": 3306 });
+    assert_eq!(written["exec"], expected);
+}
+
+const NAME: &str = "a file name of 1 to 64 letters, digits, '-', '_' and '.', without a folder";

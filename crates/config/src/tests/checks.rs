@@ -182,7 +182,7 @@ fn a_check_is_of_one_kind() {
             &[(
                 "",
                 "[check.c] has no kind of check",
-                "add one of tcp, udp, http, https, grpc, dns, memcached, ntp, agent",
+                "add one of tcp, udp, http, https, grpc, dns, memcached, ntp, agent, exec",
             )],
         ),
         (
@@ -191,7 +191,7 @@ fn a_check_is_of_one_kind() {
                 (
                     "",
                     "[check.c] has no kind of check",
-                    "add one of tcp, udp, http, https, grpc, dns, memcached, ntp, agent",
+                    "add one of tcp, udp, http, https, grpc, dns, memcached, ntp, agent, exec",
                 ),
                 ("tpc", "unknown key \"tpc\" in [check.c]", "did you mean \"tcp\"?"),
             ],

@@ -49,7 +49,7 @@ fn whole() -> Value {
         "['cache', 'redis', 'ldap', 'smtp', 'echo', 'stun', 'sip', 'api', 'rpc', 'names', 'time']",
     );
     // Keyed pools cannot have agent checks.
-    set(&mut tree, "pool.web.checks", "['web', 'web-tcp', 'load', 'load-hex']");
+    set(&mut tree, "pool.web.checks", "['web', 'web-tcp', 'load', 'load-hex', 'database']");
     let peers = tree["bgp"]["peers"].as_array_mut().unwrap();
     let mut second = peers[0].clone();
     for (key, text) in

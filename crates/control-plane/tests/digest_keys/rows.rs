@@ -23,7 +23,8 @@ pub(crate) const UNCHANGEABLE: [&str; 2] = ["schema", "include"];
 
 /// Lists in which the order matters. For `prefixes`, the first prefix of each family belongs to
 /// this cluster. For `translate`, the first matching rule applies.
-pub(crate) const ORDERED: [&str; 2] = ["prefix_group.NAME.prefixes", "machine.NAME.vlan.eth0.translate"];
+pub(crate) const ORDERED: [&str; 3] =
+    ["prefix_group.NAME.prefixes", "machine.NAME.vlan.eth0.translate", "check.NAME.exec.arguments"];
 
 /// Files with the same content as another file but a different name. Replacing the name changes
 /// neither the digest nor the diff.
@@ -42,7 +43,7 @@ pub(crate) const NOT_WRITTEN: [&str; 7] = [
 ];
 
 /// The sections that may differ between the machines of a cluster.
-pub(crate) const OWN_SECTIONS: [&str; 5] = ["machine", "bgp", "io", "log", "admin"];
+pub(crate) const OWN_SECTIONS: [&str; 6] = ["machine", "bgp", "io", "log", "admin", "health"];
 
 pub(crate) const ROWS: &[Row] = &[
     agreed(&[("cluster.name", "'ams1'")]),
@@ -116,6 +117,9 @@ pub(crate) const ROWS: &[Row] = &[
     agreed(&[("check.load-hex.agent.send_hex", "'00'")]),
     agreed(&[("check.load.agent.min_weight", "'20%'")]),
     agreed(&[("check.load.agent.max_weight", "'110%'")]),
+    agreed(&[("check.database.exec.program", "'check_mysql2'")]),
+    agreed(&[("check.database.exec.arguments", "['--lag', '31']")]),
+    agreed(&[("check.database.exec.port", "3307")]),
     agreed(&[("check.time.ntp.port", "124")]),
     agreed(&[("check.time.ntp.max_stratum", "3")]),
     agreed(&[("encapsulation.tunnel.kind", "'ipip'")]),
@@ -270,6 +274,7 @@ pub(crate) const ROWS: &[Row] = &[
     agreed(&[("trace", "")]),
     own(&[("cluster.hash_key_file", "'secrets/same.key'")]),
     own(&[("check.api.https.ca_file", "'same.pem'")]),
+    own(&[("health.exec_socket", "'/run/other.sock'")]),
     own(&[("log.level", "'debug'")]),
     own(&[("log.format", "'json'")]),
     own(&[("machine.lb1.addresses", "['192.0.2.77', '2001:db8:0:1::77']")]),

@@ -110,6 +110,7 @@ fn every_reason_is_in_the_list_and_every_message_has_words() {
         (Failure::GrpcStatus(14), "gRPC status 14, expected 0"),
         (Failure::NotServing(2), "gRPC health status NOT_SERVING"),
         (Failure::Rcode(2), "DNS response code SERVFAIL, expected NOERROR"),
+        (Failure::Program("exit status 2".into()), "exit status 2"),
         (Failure::NoRecord, "DNS response without a record of the requested type"),
     ];
     let reasons: BTreeSet<&str> = all.iter().map(|(failure, _)| failure.reason()).collect();

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use config::CheckKind;
 use tokio::time::Sleep;
 
 use super::damper::Damper;
@@ -25,7 +26,7 @@ use super::record::{Ability, Record};
 use super::schedule::Schedule;
 use super::target::{HealthState, Spec, TargetKey, TargetReport, Watched};
 use super::{Dialing, StateChange};
-use crate::{CheckHop, CheckHops, Dialer, Failure, HopNeighbour, Interim, Pass, attempt};
+use crate::{CheckHop, CheckHops, Dialer, Failure, HopNeighbour, Interim, Pass, attempt, exec};
 
 /// The state of the loop, which runs as one task.
 pub(super) struct Runner {
@@ -471,6 +472,10 @@ impl Target {
     fn attempt(&mut self, hops: &CheckHops, dialing: &Dialing) -> Attempt {
         let spec = Arc::clone(&self.spec);
         let key = &spec.watched.key;
+        if let CheckKind::Exec(_) = key.check.kind {
+            self.hop_flight = None;
+            return Box::pin(run_program(spec, self.interim.clone()));
+        }
         // For checks through the tunnel, the peer is the VIP. The `Host` value and the name in the
         // certificate are therefore the same as for clients.
         let address = key.through.as_ref().map_or(key.address, |through| through.vip);
@@ -489,6 +494,14 @@ impl Target {
         let (dialer, interim) = (self.dialer.clone(), self.interim.clone());
         Box::pin(async move { attempt(&spec.watched.key.check.kind, address, &dialer, &interim).await })
     }
+}
+
+/// Runs an exec check. The program is not sent through a hop.
+async fn run_program(spec: Arc<Spec>, interim: Interim) -> Result<Pass, Failure> {
+    let Watched { key, backend, pools, .. } = &spec.watched;
+    let CheckKind::Exec(check) = &key.check.kind else { return Ok(Pass::Answered) };
+    let subject = exec::Subject { address: key.address, backend, pools, limit: key.check.timeout };
+    exec::attempt(check, &subject, &interim).await.map(|()| Pass::Answered)
 }
 
 impl Future for Runner {

@@ -282,7 +282,8 @@ fn trusting(kind: &CheckKind, trust: &Trust, name: &str) -> Result<CheckKind, St
         | CheckKind::Dns(_)
         | CheckKind::Memcached(_)
         | CheckKind::Ntp(_)
-        | CheckKind::Agent(_) => None,
+        | CheckKind::Agent(_)
+        | CheckKind::Exec(_) => None,
     };
     match tls {
         Some(tls) if tls.verify => {
@@ -318,7 +319,8 @@ fn name(address: IpAddr, kind: &CheckKind) -> String {
         CheckKind::Tcp(check) => query::written(check.send.as_ref(), check.expect.as_ref()),
         CheckKind::Udp(check) => query::written(Some(&check.send), check.expect.as_ref()),
         CheckKind::Agent(check) => query::written(check.send.as_ref(), None),
-        CheckKind::Memcached(_) => String::new(),
+        // A configuration has exec checks only with `via = "backend"`, which are not probed.
+        CheckKind::Memcached(_) | CheckKind::Exec(_) => String::new(),
         CheckKind::Http(check) => check.path.to_string(),
         CheckKind::Grpc(check) if check.service.is_empty() => String::new(),
         CheckKind::Grpc(check) => format!("/{}", check.service),

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::Changes;
 use super::keys::{Difference, Keys};
-use config::{Admin, Cluster, Config, Io, Log, Machine, Trace};
+use config::{Admin, Cluster, Config, Health, Io, Log, Machine, Trace};
 
 /// The settings that are read only when the process starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +58,7 @@ pub(super) fn keys(config: &Config, machine: &str) -> Keys {
         cluster: &'a Cluster,
         trace: Option<&'a Trace>,
         io: &'a Io,
+        health: &'a Health,
         log: Log,
         admin: &'a Admin,
         machine: BTreeMap<&'a str, &'a Machine>,
@@ -67,6 +68,7 @@ pub(super) fn keys(config: &Config, machine: &str) -> Keys {
         cluster: config.cluster(),
         trace: config.trace(),
         io: config.io(),
+        health: config.health(),
         log: config.log(),
         admin: config.admin(),
         machine: own.into_iter().map(|own| (own.name(), own)).collect(),

@@ -1,0 +1,116 @@
+//! The exec check, which runs a program on this machine.
+//!
+//! The health thread may start no processes, because its process has capabilities and cannot change
+//! its user. It sends a request over a Unix socket to `sluicegate run-checks`, which has its own
+//! user and no capabilities, and runs the program. The module `runner` is this side, and `wire` has
+//! the messages.
+//!
+//! A request that reaches no runner is a failure of this machine, so it changes no health state.
+
+mod runner;
+pub(crate) mod wire;
+
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use config::ExecCheck;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+use self::wire::{Reply, Request};
+use super::{Failure, Interim};
+
+pub use self::runner::{RunnerSetup, serve};
+
+/// The backend that a program checks, and the time limit of the check.
+pub(super) struct Subject<'a> {
+    pub(super) address: IpAddr,
+    pub(super) backend: &'a str,
+    pub(super) pools: &'a [Arc<str>],
+    pub(super) limit: Duration,
+}
+
+impl Subject<'_> {
+    /// Returns the subject of an attempt that belongs to no configured backend.
+    pub(super) fn of(address: IpAddr) -> Self {
+        Self { address, backend: "", pools: &[], limit: wire::LONGEST_LIMIT }
+    }
+}
+
+/// Runs the program, and waits for its end. The runner kills the program if the future is dropped.
+pub(super) async fn attempt(
+    check: &ExecCheck,
+    subject: &Subject<'_>,
+    interim: &Interim,
+) -> Result<(), Failure> {
+    let socket = &*check.socket;
+    interim.set(Err(silent(socket)));
+    let mut stream = UnixStream::connect(socket).await.map_err(|error| unreachable(socket, &error))?;
+    let request = Request::new(check, subject).to_text();
+    stream.write_all(request.as_bytes()).await.map_err(|error| unreachable(socket, &error))?;
+    let mut replies = Replies { stream, buffer: [0; wire::MOST_REPLY_BYTES], length: 0 };
+    loop {
+        match replies.next().await.map_err(|error| unreachable(socket, &error))? {
+            Some(Reply::Started) => {
+                interim.set(Err(Failure::Program("the program did not end in time".into())))
+            }
+            Some(Reply::Passed) => return Ok(()),
+            Some(Reply::Failed(why)) => return Err(Failure::Program(why.into())),
+            Some(Reply::Unable(why)) => return Err(Failure::Local(why.into())),
+            None => {
+                let why = format!("the check runner at {} sent no result", socket.display());
+                return Err(Failure::Local(why.into()));
+            }
+        }
+    }
+}
+
+fn silent(socket: &Path) -> Failure {
+    let why = format!("the check runner at {} does not respond", socket.display());
+    Failure::Local(why.into())
+}
+
+fn unreachable(socket: &Path, error: &io::Error) -> Failure {
+    let help = match error.kind() {
+        io::ErrorKind::PermissionDenied => "the user of the load balancer needs write access to the socket",
+        _ => "is sluicegate-checks.socket active?",
+    };
+    let why = format!("cannot reach the check runner at {}: {error}; {help}", socket.display());
+    Failure::Local(why.into())
+}
+
+/// The replies of the runner, one per line.
+struct Replies {
+    stream: UnixStream,
+    buffer: [u8; wire::MOST_REPLY_BYTES],
+    length: usize,
+}
+
+impl Replies {
+    /// Returns the next reply. Returns `None` if the connection ends, or for a line that is not a
+    /// reply.
+    async fn next(&mut self) -> io::Result<Option<Reply>> {
+        loop {
+            let text = self.buffer.get(..self.length).unwrap_or_default();
+            if let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+                let reply = Reply::parse(text.get(..end).unwrap_or_default());
+                self.buffer.copy_within(end + 1..self.length, 0);
+                self.length -= end + 1;
+                return Ok(reply);
+            }
+            let Some(room) = self.buffer.get_mut(self.length..).filter(|room| !room.is_empty()) else {
+                return Ok(None);
+            };
+            match self.stream.read(room).await? {
+                0 => return Ok(None),
+                read => self.length += read,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! Runs the programs of exec checks, for `sluicegate run-checks`.
+//!
+//! Each connection carries one request. A program runs in its own process group without a shell,
+//! with an empty standard input and its own environment. When it ends, its time limit ends or the
+//! connection closes, the whole group is killed. Processes that left the group become children of
+//! this process, which is their subreaper, and are killed too.
+//!
+//! References: prctl(2), `PR_SET_CHILD_SUBREAPER`; proc(5), `/proc/PID/task/TID/children`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::process::{Child, Command};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use super::wire::{MOST_REQUEST_BYTES, Reply, Request, printable};
+use crate::lock;
+
+/// The settings of a runner.
+#[derive(Clone, Debug)]
+pub struct RunnerSetup {
+    /// The folder of the programs.
+    pub programs: PathBuf,
+    /// The maximum number of programs that run at the same time.
+    pub most: usize,
+}
+
+/// Accepts requests, and runs their programs. The function returns only if the process cannot
+/// become a subreaper. It must run on a runtime with one thread.
+///
+/// # Errors
+/// Returns the error of prctl(2).
+pub async fn serve(listener: UnixListener, setup: RunnerSetup) -> io::Result<()> {
+    nix::sys::prctl::set_child_subreaper(true)?;
+    let running = Arc::new(Mutex::new(BTreeSet::new()));
+    let free = Arc::new(Semaphore::new(setup.most));
+    let programs: Arc<Path> = setup.programs.into();
+    loop {
+        let Ok((mut stream, _)) = listener.accept().await else {
+            sleep(ACCEPT_PAUSE).await; // no file descriptor is free
+            continue;
+        };
+        let permit = Arc::clone(&free).try_acquire_owned();
+        let (programs, running, most) = (Arc::clone(&programs), Arc::clone(&running), setup.most);
+        tokio::spawn(async move {
+            let reply = match permit {
+                Ok(_permit) => handle(&mut stream, &programs, &running).await,
+                Err(_) => Some(Reply::Unable(format!("the check runner already runs {most} programs"))),
+            };
+            if let Some(reply) = reply {
+                send(&mut stream, &reply).await;
+            }
+        });
+    }
+}
+
+/// Handles one connection. Returns the last reply, or `None` if the peer has closed the connection.
+async fn handle(stream: &mut UnixStream, programs: &Path, running: &Running) -> Option<Reply> {
+    let request = match timeout(REQUEST_LIMIT, read_request(stream)).await {
+        Ok(Ok(request)) => request,
+        Ok(Err(why)) => return Some(Reply::Unable(why.into())),
+        Err(_) => return Some(Reply::Unable("the request is not complete".into())),
+    };
+    let mut program = match Program::start(&request, programs, running) {
+        Ok(program) => program,
+        Err(why) => return Some(Reply::Unable(why)),
+    };
+    send(stream, &Reply::Started).await;
+    let mut more = [0];
+    let end = tokio::select! {
+        biased;
+        status = program.finish() => Some(status),
+        () = sleep(request.limit) => Some(Reply::Failed("the program did not end in time".into())),
+        // The peer sends nothing after its request.
+        _ = stream.read(&mut more) => None,
+    };
+    program.kill().await;
+    end
+}
+
+async fn read_request(stream: &mut UnixStream) -> Result<Request, &'static str> {
+    let mut text = Vec::new();
+    loop {
+        if let Some(lines) = text.strip_suffix(b"\n\n") {
+            return Request::parse(lines);
+        }
+        if text.len() >= MOST_REQUEST_BYTES {
+            return Err("the request is too long");
+        }
+        match (&mut *stream).take(MOST_REQUEST_BYTES as u64).read_buf(&mut text).await {
+            Ok(0) | Err(_) => return Err("the request is not complete"),
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Sends a reply. A peer that reads nothing does not hold the connection.
+async fn send(stream: &mut UnixStream, reply: &Reply) {
+    let _ = timeout(REQUEST_LIMIT, stream.write_all(reply.to_text().as_bytes())).await;
+}
+
+/// The IDs of the programs that run.
+type Running = Mutex<BTreeSet<i32>>;
+
+/// A program that runs. Dropping it kills its process group.
+struct Program<'a> {
+    child: Child,
+    group: Pid,
+    running: &'a Running,
+}
+
+impl<'a> Program<'a> {
+    fn start(request: &Request, programs: &Path, running: &'a Running) -> Result<Self, String> {
+        let name = &request.program;
+        let path = programs.join(name);
+        secured(programs)?;
+        secured(&path)?;
+        let mut command = Command::new(&path);
+        command
+            .args(&request.arguments)
+            .env_clear()
+            .env("PATH", PATH)
+            .env("LC_ALL", "C.UTF-8")
+            .env("SLUICEGATE_BACKEND", &request.backend)
+            .env("SLUICEGATE_POOLS", &request.pools)
+            .env("SLUICEGATE_ADDRESS", request.address.to_string())
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true);
+        if let Some(port) = request.port {
+            command.env("SLUICEGATE_PORT", port.to_string());
+        }
+        // Strays are only killed while this lock is free, so they never include a new program.
+        let mut ids = lock(running);
+        let child = command.spawn().map_err(|error| format!("cannot start {}: {error}", path.display()))?;
+        let id = child.id().and_then(|id| i32::try_from(id).ok()).ok_or("the program has no process ID")?;
+        ids.insert(id);
+        Ok(Self { child, group: Pid::from_raw(id), running })
+    }
+
+    /// Waits for the end of the program, and returns the result.
+    async fn finish(&mut self) -> Reply {
+        let (out, err) = (self.child.stdout.take(), self.child.stderr.take());
+        let (mut from_out, mut from_err) = (FirstLine::default(), FirstLine::default());
+        let status = {
+            let reading = async { tokio::join!(from_out.read(out), from_err.read(err)) };
+            tokio::pin!(reading);
+            let mut is_read = false;
+            let status = loop {
+                tokio::select! {
+                    status = self.child.wait() => break status,
+                    _ = &mut reading, if !is_read => is_read = true,
+                }
+            };
+            // Other processes of the group do not prolong the output.
+            let _ = killpg(self.group, Signal::SIGKILL);
+            if !is_read {
+                let _ = timeout(REST, reading).await;
+            }
+            status
+        };
+        let text = if from_out.0.is_empty() { from_err.0 } else { from_out.0 };
+        match status {
+            Ok(status) if status.success() => Reply::Passed,
+            Ok(status) => Reply::Failed(words(status, &text)),
+            Err(error) => Reply::Unable(format!("cannot wait for the program: {error}")),
+        }
+    }
+
+    /// Kills the process group, and the processes that left it.
+    async fn kill(mut self) {
+        // After the end of the program, its ID may belong to another process.
+        if self.child.id().is_some() {
+            let _ = killpg(self.group, Signal::SIGKILL);
+            let _ = self.child.wait().await;
+        }
+        let running = self.running;
+        drop(self);
+        // A killed process may leave children, which then belong to this process.
+        for _ in 0..STRAY_ROUNDS {
+            if kill_strays(&lock(running)) == 0 {
+                break;
+            }
+            sleep(STRAY_PAUSE).await;
+        }
+    }
+}
+
+impl Drop for Program<'_> {
+    fn drop(&mut self) {
+        if self.child.id().is_some() {
+            let _ = killpg(self.group, Signal::SIGKILL);
+        }
+        lock(self.running).remove(&self.group.as_raw());
+    }
+}
+
+/// Kills and reaps the children of this process that are no programs. Returns their number.
+fn kill_strays(programs: &BTreeSet<i32>) -> usize {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<i32> = lists
+        .flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
+        .filter(|id| !programs.contains(id))
+        .collect();
+    for id in &children {
+        let _ = kill(Pid::from_raw(*id), Signal::SIGKILL);
+        let _ = waitpid(Pid::from_raw(*id), Some(WaitPidFlag::WNOHANG));
+    }
+    children.len()
+}
+
+/// Rejects a program or folder that users other than its owner can change.
+fn secured(path: &Path) -> Result<(), String> {
+    let found = fs::metadata(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    if found.permissions().mode() & 0o022 != 0 {
+        return Err(format!("{} is writable by its group or others", path.display()));
+    }
+    Ok(())
+}
+
+/// The first line that a program prints which is not blank.
+#[derive(Default)]
+struct FirstLine(String);
+
+impl FirstLine {
+    /// Reads until the end of the output. Only the first line is kept.
+    async fn read(&mut self, from: Option<impl AsyncRead + Unpin>) {
+        let Some(mut from) = from else { return };
+        let (mut buffer, mut start) = ([0; 4_096], Vec::new());
+        while let Ok(read @ 1..) = from.read(&mut buffer).await {
+            if !self.0.is_empty() {
+                continue;
+            }
+            let room = buffer.len() - start.len();
+            start.extend_from_slice(buffer.get(..read.min(room)).unwrap_or_default());
+            let is_full = start.len() == buffer.len();
+            self.take(&start, is_full);
+        }
+        self.take(&start, true);
+    }
+
+    fn take(&mut self, start: &[u8], is_all: bool) {
+        let text = start.trim_ascii_start();
+        let end = text.iter().position(|byte| *byte == b'\n').or(is_all.then_some(text.len()));
+        if let Some(line) = end.and_then(|end| text.get(..end)).filter(|_| self.0.is_empty()) {
+            self.0 = printable(line);
+        }
+    }
+}
+
+fn words(status: ExitStatus, text: &str) -> String {
+    use std::os::unix::process::ExitStatusExt as _;
+    let how = match (status.code(), status.signal().map(Signal::try_from)) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(Ok(signal))) => format!("killed by {signal}"),
+        (None, _) => "killed by a signal".into(),
+    };
+    if text.is_empty() { how } else { format!("{how}: {text}") }
+}
+
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const REQUEST_LIMIT: Duration = Duration::from_secs(2);
+const REST: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const STRAY_ROUNDS: u32 = 20;
+const STRAY_PAUSE: Duration = Duration::from_millis(10);
