@@ -164,6 +164,26 @@ fn replicas_survive_server_failure_without_old_values() {
     }
 }
 
+// Promise: replica-survival
+#[test]
+fn replica_that_hung_returns_without_old_values() {
+    let mut scene = Scene::new(|bed| config(bed, &replicas(2, "all")));
+    let client = scene.client(true);
+    (0..KEYS).for_each(|key| assert_eq!(scene.ask(&client, &set(key, "old")), b"STORED\r\n"));
+    scene.servers[1].as_mut().unwrap().pause().unwrap();
+    scene.serving(2);
+    (0..KEYS).for_each(|key| assert_eq!(scene.ask(&client, &set(key, "new")), b"STORED\r\n"));
+    scene.servers[1].as_mut().unwrap().signal(Signal::SIGCONT).unwrap();
+    scene.serving(3);
+    for key in 0..KEYS {
+        // Several clients read each key, because the port of a client selects the replica.
+        for ipv4 in [true, false, true, false] {
+            let said = scene.ask(&scene.client(ipv4), &get(key));
+            assert!(said == b"END\r\n" || said == found(key, "new"), "{}", said.escape_ascii());
+        }
+    }
+}
+
 // Promise: replica-acknowledgment
 #[test]
 fn replicas_acknowledge_write_after_enough_servers() {

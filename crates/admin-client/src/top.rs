@@ -296,7 +296,8 @@ mod tests {
         // The client thread sends its first request and then waits up to an hour for the response.
         let asked = mute.accept().unwrap();
         let mut iterations = 0;
-        let leaves = |_: Duration, _: &mut Controls| {
+        let leaves = |wait: Duration, _: &mut Controls| {
+            assert!(wait <= Duration::from_millis(100), "a key press takes effect after {wait:?}");
             iterations += 1;
             Ok(iterations == 3)
         };

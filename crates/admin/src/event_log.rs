@@ -212,6 +212,20 @@ mod tests {
         assert_eq!(events[3].about, [("count".to_owned(), "7".to_owned())].into());
     }
 
+    // Promise: events-match-log
+    #[test]
+    fn event_fields_have_at_most_300_bytes() {
+        let long = "é".repeat(1_000);
+        let (log, events) = said(LevelFilter::INFO, || {
+            tracing::warn!(change = "backend", backend = %long, reason = %long, "{long}");
+        });
+        assert!(log.contains(&long), "the log line is complete");
+        let [event] = &events[..] else { panic!("{events:?}") };
+        let fields = [&event.what, &event.about["backend"], event.cause.as_ref().unwrap()];
+        assert!(fields.iter().all(|text| text.len() <= 300 && text.ends_with('…')), "{event:?}");
+    }
+
+    // Promise: events-match-log
     #[test]
     fn events_are_recorded_at_every_log_level() {
         let (log, events) = said(LevelFilter::OFF, || tracing::info!(change = "vip", "announced"));

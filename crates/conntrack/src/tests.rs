@@ -174,6 +174,8 @@ fn data_in_eight_ticks_proves_a_tcp_flow_and_nothing_less() {
     }
 }
 
+// Promise: forged-handshake
+// Promise: forged-tcp
 #[test]
 fn flow_expires_one_tick_after_the_timeout_of_its_state() {
     let secs = Duration::from_secs;

@@ -91,6 +91,7 @@ mod tests {
         LogLevelOverride { level, at, until, by: "uid 0".to_owned(), reason: None }
     }
 
+    // Promise: log-level-expiry
     #[test]
     fn reload_changes_configured_level_but_not_override() {
         let mut log = LogLevelOverrides::new(LogLevel::Info);

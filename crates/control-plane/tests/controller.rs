@@ -396,7 +396,9 @@ fn rejected_configuration_keeps_pending_table_jobs() {
     let states = bed.live.states().to_vec();
     let job = bed.controller.job(Some(elsewhere), Arc::default(), states, now).unwrap();
     assert!(!bed.controller.wants_job(), "a job is running");
+    let generation = bed.controller.generation();
     assert!(bed.controller.finish(job.run(), now).is_err());
+    assert_eq!(bed.controller.generation(), generation, "the old generation stays active");
     assert!(bed.settle(0), "the tables of the drained backend must still be rebuilt");
     let weights = bed.controller.index().pool(&PoolView::of_all(&"web".into())).unwrap().weights.to_vec();
     assert_eq!(weights, [0, 1]);

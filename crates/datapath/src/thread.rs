@@ -417,6 +417,14 @@ mod tests {
             rounds.begin(round);
             wakers.iter().for_each(Waker::ring);
             assert!(through.recv().is_err(), "the channel carries no messages");
+            // In each round, the packets move on by one thread.
+            let [packet_threads @ .., io] = &counters[..] else { panic!("there is an I/O thread") };
+            let moved = match round {
+                1 => io.rx.read(),
+                2 => packet_threads.iter().map(|counters| counters.from_threads.read()).sum(),
+                _ => io.tx.read(),
+            };
+            assert_eq!(moved, u64::from(PACKETS), "round {round}");
         }
         running.into_iter().for_each(|thread| thread.join().unwrap());
         let counted: Vec<u64> = counters.iter().map(|counters| counters.from_threads.read()).collect();

@@ -363,6 +363,62 @@ fn answering_from_copies_allocates_and_frees_nothing(strict: bool) {
     assert_eq!((change.allocations, change.deallocations, change.reallocations), (0, 0, 0));
 }
 
+/// Returns an IPv4 frame from a client to the first VIP, with this protocol and payload.
+fn ipv4(source: [u8; 4], destination: [u8; 4], protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let step = etherparse::PacketBuilder::ethernet2(ROUTER, OURS).ipv4(source, destination, 64);
+    step.write(&mut frame, protocol.into(), payload).unwrap();
+    frame
+}
+
+/// Turns a UDP packet into a fragment that starts at this offset, in units of 8 bytes.
+fn fragment(mut frame: Vec<u8>, offset: u8, has_more: bool) -> Vec<u8> {
+    frame[14 + 6..14 + 8].copy_from_slice(&[if has_more { 0x20 } else { 0 }, offset]);
+    with_ttl(frame, 64) // updates the header checksum
+}
+
+/// Processes packets that need the slow path: pings, ICMP errors in both directions, fragments and
+/// tunneled packets.
+fn slow_path_allocates_and_frees_nothing() {
+    let (client, vip) = ([198, 51, 100, 7], [203, 0, 113, 10]);
+    let mut parts = parts(gre_slots(3), &[1, 1, 1]);
+    parts.tunnels = vec![TunnelSource {
+        prefix: Prefix::new(ip("192.0.2.77"), 32).unwrap(),
+        carriers: TunnelProtocols::GRE,
+        kind: TunnelSourceKind::UpstreamTunnel,
+    }];
+    let icmp =
+        IcmpRates { replies: 9_999, replies_per_source: 9_999, errors: 9_999, errors_per_source: 9_999 };
+    let mut bed = Bed::with(parts, PipelineConfig { icmp, ..config() });
+    let request = tcp("198.51.100.7", 9, VIP4, 80, "S");
+    let mut quote = ipv4(vip, client, 6, &request[34..])[14..].to_vec();
+    quote[20..24].rotate_left(2); // swaps the ports
+    let mut ping = vec![8, 0, 0, 0, 0, 1, 0, 1];
+    let sum = packet::checksum::Sum::new().add_bytes(&ping).finish();
+    ping[2..4].copy_from_slice(&sum.to_be_bytes());
+    let datagram = udp("198.51.100.7", 9, VIP4, 443, &[7; 64]);
+    let frames = [
+        (Verdict::Reply, ipv4(client, vip, 1, &ping)),
+        (Verdict::Reply, with_ttl(request.clone(), 1)),
+        (Verdict::Reply, udp("198.51.100.7", 9, VIP4, 443, &[7; 1_460])),
+        (Verdict::Tx, ipv4([192, 0, 2, 254], vip, 1, &[&[3, 1, 0, 0, 0, 0, 0, 0], &quote[..]].concat())),
+        (Verdict::Tx, fragment(datagram.clone(), 0, true)),
+        (Verdict::Tx, fragment(datagram, 9, false)),
+        (Verdict::Tx, ipv4([192, 0, 2, 77], [192, 0, 2, 1], 47, &[&[0, 0, 8, 0], &request[14..]].concat())),
+    ];
+    let (mut buffer, mut sent) = ([0; ROOM], Sent { frames: [([0; ROOM], 0); 8], count: 0 });
+    let region = Region::new(ALLOCATOR);
+    for _ in 0..100 {
+        for (expected, frame) in &frames {
+            assert_eq!(take(&mut bed, &mut buffer, frame).0, *expected, "{frame:02x?}");
+        }
+        bed.pipeline.poll(bed.now, &mut sent);
+    }
+    let change = region.change();
+    assert_eq!((change.allocations, change.deallocations, change.reallocations), (0, 0, 0));
+    assert_eq!(bed.counters.decapsulated.read(), 100);
+}
+
 // Promise: no-allocation
 #[test]
 fn a_running_pipeline_allocates_and_frees_nothing() {
@@ -441,6 +497,7 @@ fn a_running_pipeline_allocates_and_frees_nothing() {
     assert!(matches!(home, [Some(Reply::Capture(None)), Some(Reply::Capture(Some(_)))]), "{home:?}");
     assert_eq!((caught.len(), bed.counters.captured.read()), (100, 150));
     steering_allocates_and_frees_nothing();
+    slow_path_allocates_and_frees_nothing();
     gathering_allocates_and_frees_nothing();
     [false, true].into_iter().for_each(answering_from_copies_allocates_and_frees_nothing);
     writing_to_replicas_allocates_and_frees_nothing();

@@ -300,7 +300,10 @@ mod tests {
             "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n[machine.lb1]\naddresses = [\"192.0.2.1\"]\n\
              interfaces = [\"eth0\"]\n[admin]\n{keys}"
         );
-        let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+        let secret = |name: &config::SecretName| match name {
+            config::SecretName::File(path) if path.is_absolute() => Ok(fs::read_to_string(path).unwrap()),
+            _ => Ok("00112233445566778899aabbccddeeff".to_owned()),
+        };
         config::parse(&text, Path::new("a.toml"), &secret).unwrap().0
     }
 
@@ -397,6 +400,31 @@ mod tests {
         let refused = scene.follow("socket = false\nmetrics = [\"192.0.2.99:1\"]\n").await.unwrap_err();
         let wanted = "admin.metrics: 192.0.2.99:1: list only addresses of this machine and of machines in";
         assert!(format!("{refused:#}").starts_with(wanted), "{refused:#}");
+    }
+
+    // Promise: reload-access
+    #[tokio::test]
+    async fn reload_replaces_the_roles_of_an_open_tls_port() {
+        let mut scene = Scene::new("tls");
+        let issued = rcgen::generate_simple_self_signed(["lb1".to_owned()]).unwrap();
+        let pem = [("c.pem", issued.cert.pem()), ("k.pem", issued.signing_key.serialize_pem())];
+        let [certificate, key] = pem.map(|(name, text)| {
+            let path = scene.folder.join(name);
+            fs::write(&path, text).unwrap();
+            path
+        });
+        let address = free();
+        let keys = |operator: &str| {
+            format!(
+                "socket = false\ntcp = {{ listen = [\"{address}\"], certificate_file = {certificate:?}, \
+                 key_file = {key:?}, client_ca_file = {certificate:?}, operate = [\"{operator}\"] }}\n"
+            )
+        };
+        scene.follow(&keys("alice")).await.unwrap();
+        let open = scene.listeners.tls.as_ref().unwrap().subscribe();
+        assert_eq!(open.borrow().roles.operate, ["alice"]);
+        scene.follow(&keys("bob")).await.unwrap();
+        assert_eq!(open.borrow().roles.operate, ["bob"], "the open port uses the new roles");
     }
 
     #[tokio::test]

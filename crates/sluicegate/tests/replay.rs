@@ -241,6 +241,7 @@ fn reload_keeps_flows_and_fragments_and_moves_new_flows() {
     assert!(!folder.run(&["--reload", "1s=none.toml"]).status.success());
 }
 
+// Promise: replay-fidelity
 #[test]
 fn a_capture_of_the_balancers_own_is_replayed_as_what_came_in() {
     let folder = Folder::new();

@@ -94,6 +94,7 @@ fn what_came_broken_or_in_pieces_is_not_written_anew() {
     assert_eq!(bed.send(0, &broken).0, Verdict::Tx);
 }
 
+// Promise: failover-expiry
 #[test]
 fn gat_on_a_failover_backend_has_a_short_time_to_live() {
     let keys = apart(3);

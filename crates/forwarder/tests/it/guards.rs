@@ -129,8 +129,17 @@ fn new_deny_list_stops_known_flows_until_it_is_removed() {
 // Promise: limits-spare-known-flows
 #[test]
 fn a_limit_counts_new_flows_and_no_packet_of_a_known_one() {
+    for has_fast_path in [true, false] {
+        limit_counts_new_flows_only(has_fast_path);
+    }
+}
+
+fn limit_counts_new_flows_only(has_fast_path: bool) {
     let limit = Guard { new_flows_per_second: NonZeroU32::new(5), ..Guard::default() };
     let mut bed = Bed::new(guarded(limit.clone()));
+    if !has_fast_path {
+        bed.pipeline = bed.pipeline.without_fast_path();
+    }
     let frames: Vec<_> = (0..8).map(|n| tcp(&format!("198.51.100.{n}"), 9, VIP4, 80, "S")).collect();
     for round in 0..3 {
         let sent = frames.iter().filter(|frame| bed.send(24, frame).0 == Verdict::Tx).count();

@@ -112,9 +112,14 @@ fn generous() -> PipelineConfig {
 // Promise: icmp-error-routing
 #[test]
 fn a_quote_that_names_no_flow_is_dropped_by_name() {
-    let mut bed = Bed::with(parts(gre_slots(2), &[1, 1]), generous());
+    const OTHER_VIP: &str = "203.0.113.11";
+    let mut parts = parts(gre_slots(2), &[1, 1]);
+    parts.bindings.push(binding(OTHER_VIP, 6, 80..=80, 0));
+    let mut bed = Bed::with(parts, generous());
     let frame = tcp("198.51.100.7", 9, VIP4, 80, "A");
     let whole = answer_to(&frame, 300);
+    let elsewhere = bed.send(24, &error(OTHER_VIP, (3, 1), &whole)).0;
+    assert_eq!(elsewhere, Verdict::Drop(DropReason::IcmpQuote), "the quoted source is another VIP");
     let mut reason = |quote: &[u8]| bed.send(24, &error(VIP4, (3, 1), quote)).0;
     assert_eq!(reason(&whole), Verdict::Tx);
     assert_eq!(reason(&whole[..22]), Verdict::Drop(DropReason::IcmpQuote), "the quote ends before the ports");

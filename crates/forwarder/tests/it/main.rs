@@ -15,6 +15,7 @@ mod gather;
 mod groups;
 mod guards;
 mod icmp;
+mod icmp_rates;
 mod keyed;
 mod originate;
 mod partial;

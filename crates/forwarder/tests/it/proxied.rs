@@ -65,13 +65,14 @@ proptest! {
     // Promise: proxied-answers
     #[test]
     fn proxied_request_and_reply_datagrams_are_rewritten(
-        key in "[a-z]{1,60}", port in 1024_u16..11_000, v6: bool, tags in 0..3_usize, head in 0..40_usize,
+        key in "[a-z]{1,60}", port in 1024_u16..11_000, id: u16, v6: bool, tags in 0..3_usize, head in 0..40_usize,
         order in Just(vec![0_u8, 1, 2]).prop_shuffle(), text in prop::collection::vec(any::<u8>(), 0..1392),
     ) {
         prop_assume!(key != "flag");
         let mut bed = bed(v6);
         let (client, vip, own) = if v6 { (CLIENT6, VIP6, OWN6) } else { (CLIENT4, VIP4, OWN4) };
-        let mut frame = get(client, vip, port, &key);
+        let command = framed(format!("get {key}\r\n").as_bytes());
+        let mut frame = udp(client, port, vip, PORT, &[&id.to_be_bytes(), &command[2..]].concat());
         let plain = frame.len();
         (0..tags).for_each(|id| frame = tagged(&frame, 0x8100, 7 + id as u16));
         let got = bed.pass(&frame);
@@ -87,7 +88,7 @@ proptest! {
             let come = seen(&out);
             prop_assert_eq!(&come.link, &[&ROUTER[..], &OURS, &frame[12..wanted.link.len()]].concat());
             prop_assert_eq!((come.source, come.destination), ((ip(vip), PORT), (ip(client), port)));
-            prop_assert_eq!(&come.payload[..2], &[0x12, 0x34]);
+            prop_assert_eq!(&come.payload[..2], &id.to_be_bytes());
             prop_assert_eq!(&come.payload[2..], &answer[2..]);
             // The TTL is decremented in each direction.
             let ttl = out[wanted.link.len() + if v6 { 7 } else { 8 }];
@@ -120,6 +121,7 @@ fn clients_that_use_the_same_id_have_their_own_answers() {
     assert_eq!((bed.through(), drops(&bed)), ([20, 20, 0], BTreeMap::new()));
 }
 
+// Promise: proxied-answers
 #[test]
 fn proxied_reply_with_wrong_source_id_or_time_is_dropped() {
     let mut bed = bed(false);

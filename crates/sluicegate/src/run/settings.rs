@@ -76,3 +76,29 @@ fn fragments(io: &config::Io) -> FragmentConfig {
 /// The maximum number of slots with separate traffic counters. The same limit applies to services.
 /// Each counter takes 24 bytes per packet thread, which are allocated on first use.
 const COUNTED_SLOTS: usize = 65_536;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn rates(io: &str) -> IcmpRates {
+        let text = format!(
+            "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n[machine.lb1]\naddresses = [\"192.0.2.1\"]\n\
+             interfaces = [\"eth0\"]\n[io]\n{io}"
+        );
+        let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+        settings(&config::parse(&text, Path::new("a.toml"), &secret).unwrap().0).icmp
+    }
+
+    // Promise: icmp-rate-limits
+    #[test]
+    fn icmp_rates_are_those_of_the_configuration() {
+        assert_eq!(rates("").replies_per_source, 100);
+        let keys =
+            "replies_per_second = 1, replies_per_source = 2, errors_per_second = 3, errors_per_source = 4";
+        let expected = IcmpRates { replies: 1, replies_per_source: 2, errors: 3, errors_per_source: 4 };
+        assert_eq!(rates(&format!("icmp = {{ {keys} }}\n")), expected);
+    }
+}

@@ -97,6 +97,7 @@ fn what_no_process_writes_is_refused_and_named() {
 }
 
 proptest! {
+    // Promise: upgrade-routes
     #[test]
     fn any_bytes_are_refused_or_come_back_the_same(bytes: Vec<u8>, at: prop::sample::Index, byte: u8, glued: bool) {
         let mut good = some().to_bytes();

@@ -3,6 +3,7 @@
 use super::super::Memcached;
 use crate::{Application, Datagram, Refusal};
 
+// Promise: cache-staleness
 #[test]
 fn meta_flag_e_is_refused_next_to_a_cache() {
     let strict = Memcached::new(32).refusing_versions();

@@ -6,12 +6,12 @@ use super::*;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
 
-    // Promise: parser-safety
     #[test]
     fn any_bytes_are_read_alike(bytes in vec(any::<u8>(), 0..200)) {
         check(&bytes);
     }
 
+    // Promise: parser-safety
     #[test]
     fn parse_of_any_bytes_agrees_with_other_readers(
         tags in 0..3usize, v6: bool, bytes in vec(any::<u8>(), 0..200)
@@ -31,6 +31,7 @@ proptest! {
         check(&frame);
     }
 
+    // Promise: parser-safety
     #[test]
     fn damaged_frames_are_read_alike(frame in damaged_frame()) {
         check(&frame);
