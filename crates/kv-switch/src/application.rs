@@ -3,8 +3,8 @@
 //!
 //! The forwarder uses this trait to parse a request into an [`Ask`]. The `Ask` contains the offsets
 //! of the keys instead of their bytes. The offsets refer to the payload from which the `Ask` was
-//! parsed. A caller that applies these offsets to another payload gets unrelated bytes or an empty
-//! slice, but never a panic.
+//! parsed. Applied to a different payload, the offsets select unrelated bytes or an empty slice,
+//! but never cause a panic.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -35,10 +35,10 @@ pub trait Application: fmt::Debug + Send + Sync {
     /// if the key had to be decoded from base64.
     fn key<'a>(&self, payload: &'a [u8], item: &Item, room: &'a mut KeyRoom) -> &'a [u8];
 
-    /// Copies `request` to `out`, and shortens each time to live that is longer than `life`. The
-    /// request stays unchanged if it stores no value for longer than `life`. The [`Ask`] of the
-    /// request can also be used with the payload in `out`. For the rewritten request, only the
-    /// field `end` and the offsets of keys that follow a time to live may be incorrect.
+    /// Copies `request` to `out`, and reduces each time to live in the request to at most `life`.
+    /// Returns [`Shortened::Unchanged`] if no time to live exceeds `life`. The [`Ask`] of the
+    /// original request is also valid for the payload in `out`, except for the field `end` and the
+    /// offsets of keys that follow a time to live.
     fn shorten_life(&self, _request: &Request<'_>, _life: ShortLife, _out: &mut [u8]) -> Shortened {
         Shortened::Unchanged
     }
@@ -165,22 +165,22 @@ pub trait Application: fmt::Debug + Send + Sync {
     }
 
     /// Returns `false` if the server sends no reply to `request`, whether the request succeeds or
-    /// not. Errors such as a lack of memory are not considered.
+    /// fails. Replies to exceptional errors, such as a lack of memory, are ignored.
     fn has_answer(&self, _request: &Request<'_>) -> bool {
         true
     }
 
     /// Returns the properties of `request` if the request has the same result on every server that
-    /// stores the key. Returns `None` if the result depends on stored data, because the request
-    /// would then increase existing differences between replicas.
+    /// stores the key. Returns `None` if the result depends on stored data, because such a request
+    /// could make the replicas differ even more.
     fn replicated(&self, _request: &Request<'_>) -> Option<Replicated> {
         None
     }
 
-    /// Writes the upstream request for one replica of `request` to `out`, and reduces the time to
-    /// live to `life`. The upstream request is at most 40 bytes longer than the client's request.
-    /// Returns the length in bytes, or `None` if the request is not [replicated](Self::replicated)
-    /// or `out` is too short.
+    /// Writes the upstream request with which one replica carries out `request` to `out`, and
+    /// limits the time to live to `life`. The upstream request is at most 40 bytes longer than the
+    /// client's request. Returns the length in bytes, or `None` if the request is not
+    /// [replicated](Self::replicated) or `out` is too short.
     fn write_replica(
         &self,
         _request: &Request<'_>,
@@ -205,7 +205,7 @@ pub trait Application: fmt::Debug + Send + Sync {
         Err(NoAnswer::NeverAsked)
     }
 
-    /// Writes the reply to the client of a [replicated](Self::replicated) request to `out`, as one
+    /// Writes the client's reply for a [replicated](Self::replicated) request to `out`, as one
     /// datagram. Returns the length in bytes, or `None` if the request is not replicated or `out`
     /// is too short.
     fn write_outcome(&self, _request: &Request<'_>, _outcome: Outcome, _out: &mut [u8]) -> Option<usize> {
@@ -345,9 +345,9 @@ pub struct Ask {
     pub plan: Plan,
     /// The effect of the request on its keys.
     pub effect: Effect,
-    /// The number of the verb (the command of the request), as
-    /// [`Verb::number`](crate::Verb::number) returns it. Counters use it. A protocol with other
-    /// verbs uses [`Verb::Request`](crate::Verb::Request).
+    /// The index under which counters count the verb (the command of the request), from
+    /// [`Verb::number`](crate::Verb::number). Protocols other than memcached use
+    /// [`Verb::Request`](crate::Verb::Request).
     pub verb: u8,
     /// The number of keys, which is 0 only for [`Plan::Keyless`].
     pub keys: u16,
@@ -358,7 +358,7 @@ pub struct Ask {
     pub first: Item,
 }
 
-// Packet threads store one `Ask` for each packet of a batch.
+// An `Ask` must be small, because packet threads store one `Ask` for each packet of a batch.
 const _: () = assert!(size_of::<Ask>() <= 32);
 
 impl Ask {

@@ -45,7 +45,7 @@ pub struct GatherTable<T, X = Infallible> {
     entries: Vec<Option<Entry<T>>>,
     /// The indices of free entries.
     free: Vec<u32>,
-    /// The requests and the keys of each pool.
+    /// How many requests and keys of each pool are in the table.
     requests_of: Shares,
     keys_of: Shares,
     /// One region of [`REQUEST_BYTES`] for each entry.
@@ -66,7 +66,7 @@ pub struct NewGather<'a, T> {
     pub timeout: usize,
     /// Determines the result for a key that has no server or whose server does not answer in time.
     pub late: Late,
-    /// The number of the pool, for the division of the table among pools.
+    /// The number that identifies the pool. The table limits how many entries each pool may use.
     pub pool: u32,
     /// The caller's data for the request.
     pub context: T,
@@ -196,7 +196,7 @@ impl<T, X> GatherTable<T, X> {
         let keys_of = Shares::new(config.requests * KEYS_A_REQUEST);
         let (count, keys, [first, second]) = (requests_of.total(), keys_of.total(), config.seed);
         let nonces = KeyHash::sip(first, second);
-        // Each part has at least one key.
+        // Each part has at least one key, so one exchange per key is sufficient.
         let capacity = (keys + config.others).min(ids.saturating_sub(1));
         let numbers = |count: usize| (0..u32::try_from(count).unwrap_or(u32::MAX)).rev().collect();
         Ok(Self {

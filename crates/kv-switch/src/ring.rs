@@ -118,7 +118,7 @@ impl Ring {
     /// [build](Self::build) a ring with ejected servers.
     ///
     /// # Cost
-    /// The cost of [`Self::lookup`], and one step for each skipped point. On average, 1.5 steps are
+    /// The cost of [`Self::lookup`] plus one step for each skipped point. On average, 1.5 steps are
     /// needed if a third of the servers are down. If all servers are down, every point is visited.
     #[inline]
     pub fn choose(&self, hash: u64, mut usable: impl FnMut(u16) -> bool) -> Option<Choice> {

@@ -44,7 +44,7 @@ impl Drop for Server {
 
 impl Server {
     fn start(address: &str) -> Self {
-        // The option --pdeathsig only works if the server does not change its user.
+        // The option --pdeathsig works only if the server does not change its user.
         let args = ["-u", "root", "-l", address, "-p", "11211", "-U", "11211", "-t", "1", "-m", "64"];
         let process =
             Command::new("setpriv").args(["--pdeathsig", "KILL", "memcached"]).args(args).spawn().unwrap();

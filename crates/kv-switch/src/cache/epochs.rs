@@ -154,8 +154,9 @@ mod tests {
         });
     }
 
-    /// In every interleaving, a thread that has received a recorded answer never serves a value
-    /// fetched before the write. This holds without the settling time, even if the write is slow.
+    /// In every interleaving, a thread that has received the answer to a write, which the epochs
+    /// record, never serves a value fetched before the write. This holds without the settling time,
+    /// even if the write is slow.
     #[test]
     fn epochs_recorded_answer_of_slow_write_ends_older_copies() {
         loom::model(|| {

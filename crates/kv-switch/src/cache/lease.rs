@@ -33,8 +33,8 @@ impl Lease {
         until.saturating_sub(u64::from(self.0 / 8))
     }
 
-    /// Returns the number of reads per second above which a key is fetched. At this rate, each
-    /// fetched value answers four reads.
+    /// Returns the number of reads per second above which it is worthwhile to fetch a key. At this
+    /// rate, each fetched value answers four reads.
     pub(crate) fn worth_asking(self) -> u16 {
         self.rate(READS_A_FILL)
     }

@@ -144,7 +144,7 @@ fn flag(word: &[u8], copied: &Copied<'_>, reply: &mut Reply<'_>) -> Option<()> {
             reply.put(b" ");
             reply.put(word);
         }
-        _ => return None, // the cache does not have the value of this flag
+        _ => return None, // the cache does not store the data that this flag requests
     }
     Some(())
 }

@@ -24,7 +24,7 @@ use super::window::Window;
 use super::words::{Word, Words, unsigned};
 use super::{Verb, binary};
 
-/// The operation of a write, independent of the protocol.
+/// The operation that a write performs, regardless of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
     Set,
@@ -225,7 +225,7 @@ fn in_binary(
     window.put(&[magic, loud(deed)]);
     window.put(lengths);
     window.put(&opaque(own));
-    // the version is 0, because another version would make the write conditional
+    // the version is 0, because any other value would make the write conditional
     window.put(header.get(16..)?);
     let at = match deed {
         Deed::Set => 4,

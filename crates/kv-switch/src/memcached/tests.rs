@@ -58,8 +58,8 @@ fn refused(command: &[u8], refusal: Refusal) {
     assert_eq!(read(command), Err(refusal), "{}", command.escape_ascii());
 }
 
-/// Writes a binary command with an opaque. The data type and the vbucket are not zero, because
-/// servers ignore them.
+/// Writes a binary command with an opaque (a 32-bit number that the server echoes). The data type
+/// and the vbucket are not zero, because servers ignore them.
 fn binary(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
     let key_length = u16::try_from(key.len()).unwrap().to_be_bytes();
     let body = u32::try_from(extras.len() + key.len() + value.len()).unwrap().to_be_bytes();

@@ -80,7 +80,7 @@ impl Server {
         }
     }
 
-    /// Stores a value that no key ever had.
+    /// Stores a value that no key has had before.
     fn write(&mut self, now: u64, key: u8, expires: Option<u64>) {
         (self.made, self.cas) = (self.made + 1, self.cas + 1);
         // After a restart, a key may reach its previous version again. Such repetitions are avoided

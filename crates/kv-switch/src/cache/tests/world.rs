@@ -1,11 +1,11 @@
 //! Simulates several threads with one cache each, a server, and clients, in virtual time. Some
 //! clients write through the load balancer, and others write directly to the server.
 //!
-//! Every value that a cache serves is compared with the history of the server. A value must not be
-//! older than a lease. A value must not be served after a write through the load balancer has
-//! reached the server, if the write took at most [`SETTLE_NS`]. With strict writes, a value must
-//! not be served after the answer to a write has passed through the load balancer, even if the
-//! write was slow. A seeded generator orders the events, so failures can be reproduced.
+//! Every value that a cache serves is compared with the history of the server. A served value must
+//! not be older than one lease. If a write through the load balancer reaches the server within
+//! [`SETTLE_NS`], the old value must not be served afterwards. With strict writes, a value must not
+//! be served after the answer to a write has passed through the load balancer, even if the write
+//! was slow. A seeded generator orders the events, so failures can be reproduced.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

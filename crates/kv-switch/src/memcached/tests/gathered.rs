@@ -89,7 +89,7 @@ fn what_is_never_asked_by_parts_is_refused() {
     let (ask, offset) = (read(&payload), Offset::new(0, 1));
     let request = Request { payload: &payload, ask: &ask };
     let mut out = [0; 64];
-    // there is no key
+    // the list of keys is empty
     assert_eq!(MEMCACHED.write_part(&request, &mut [].into_iter(), own, &mut out), None);
     assert_eq!(offset.write_part(&request, &mut [ask.first].into_iter(), own, &mut out), None);
     assert_eq!((offset.answer_id(&payload), MEMCACHED.answer_id(&payload)), (None, Some(0x1234)));

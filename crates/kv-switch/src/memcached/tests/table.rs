@@ -58,9 +58,9 @@ struct World {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Begins a request. The arguments are `true` for a binary batch, the keys as bits of a number,
-    /// the index of the timeout, how late keys are treated, and `true` if the second server is
-    /// down.
+    /// Begins a request. The arguments are `true` for a binary batch, a bit mask of the requested
+    /// keys, the index of the timeout, how keys without a timely answer are treated, and `true` if
+    /// the second server is down.
     Ask(bool, u8, usize, bool, bool),
     /// Delivers an answer in transit. If the flag is `true`, the answer can be delivered again
     /// later.
@@ -262,7 +262,7 @@ impl World {
             let is_forged = flying.truth.is_none();
             match refused {
                 NotTaken::Late => assert_eq!(found, None),
-                NotTaken::Unasked => assert!(!is_forged, "an answer with another nonce was accepted"),
+                NotTaken::Unasked => assert!(!is_forged, "an answer with a wrong nonce was accepted"),
                 NotTaken::NoAnswer(NoAnswer::Continuation) => assert!(flying.bytes[3] > 0),
                 NotTaken::NoAnswer(why) => {
                     assert!(is_forged || found != flying.truth.as_ref().map(|t| t.0), "{why}")
@@ -288,7 +288,7 @@ impl World {
         }
     }
 
-    /// Checks that the reply equals the reply of one server that has the received values.
+    /// Checks that the reply is identical to that of a single server that has the received values.
     fn complete(&mut self, client: usize) {
         let number = self.clients[client].number.take().unwrap();
         let of = &self.clients[client];
