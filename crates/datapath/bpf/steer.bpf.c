@@ -19,8 +19,8 @@ struct {
 const volatile __u8 no_socket_drops = 0; // set when the program is loaded
 
 // Reserves `encap_overhead` bytes of headroom before the frame, and writes a mark into the first of
-// these bytes. User space uses the mark to find the start of the frame. The mark is odd. An unmoved
-// frame starts with an even byte, because it is not a multicast frame.
+// these bytes. User space uses the mark to find the start of the frame. The mark is odd. A frame
+// without headroom starts with an even byte, because its destination is not a multicast address.
 static __always_inline int open_head_room(struct xdp_md *ctx, __u32 encap_overhead)
 {
 	__u8 *mark;

@@ -14,14 +14,14 @@
 // address belong to the kernel. All higher bits are reserved and must be zero.
 #define OWN 64
 
-// Bit 0 of an `ends` value marks a tunnel endpoint. Bits 1 to 15 contain the number of source ports
-// for upstream requests. Bits 16 to 31 contain the first of these ports.
+// Bit 0 of a value in the map `ends` marks a tunnel endpoint. Bits 1 to 15 contain the number of
+// source ports for upstream requests. Bits 16 to 31 contain the first of these ports.
 #define ENDS 1
 // Both map sizes are twice the limits in `steer/tunnel_endpoints.rs`, because a new set is added
 // before the old set is removed.
 #define MAX_TUNNEL_ENDPOINTS 512
 #define MAX_SOURCES 2048
-#define BY_GRE 1 // bits of a `sources` value
+#define BY_GRE 1 // bits of a value in the map `sources`
 #define BY_IPIP 2
 #define BY_GUE 4
 #define GUE_PORT 6080
@@ -251,8 +251,8 @@ static __always_inline int is_about_tunnel6(const struct icmp6hdr *icmp, bound e
 
 // Returns 1 if a packet to an address of this machine belongs to the packet threads. Such a packet
 // is a tunneled packet from an allowed sender, an ICMP error about an outer packet, or a reply to
-// an upstream request. Protocol and port identify these packets. All other packets to the machine
-// belong to the kernel.
+// an upstream request. The function identifies these packets by protocol and port. All other
+// packets to the machine belong to the kernel.
 static __always_inline int is_tunnel_endpoint(const struct network *net, bound end, const struct address *to)
 {
 	struct prefix6 key = { .length = 128 };

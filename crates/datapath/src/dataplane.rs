@@ -75,7 +75,7 @@ pub struct Settings {
     /// to a socket. `None` means all queues. With packet sockets this is the number of packet
     /// threads, and `None` means the largest number of queues among the interfaces.
     pub queues: Option<u32>,
-    /// The number of packet threads with software steering. With software steering, each queue has
+    /// The number of packet threads, for software steering. With software steering, each queue has
     /// an I/O thread, which distributes packets to the packet threads by flow. With `None`, each
     /// queue has its own packet thread. Packet sockets do not support software steering.
     pub steer_over: Option<NonZeroU16>,
@@ -201,7 +201,7 @@ struct Handover {
 enum Holder {
     /// This process.
     Me,
-    /// Another process. During a handover, the old process remains the owner until it has exited.
+    /// A different process. During a handover, the old process stays the owner until it has exited.
     Another,
 }
 
@@ -301,8 +301,8 @@ impl DataPlane {
         })
     }
 
-    /// Returns the number of threads that have sockets. The number is the largest number of queues
-    /// on any interface.
+    /// Returns the number of threads that have sockets, which is the largest number of queues on
+    /// any interface.
     #[must_use]
     pub fn queues(&self) -> usize {
         self.sockets.iter().filter(|socket| !socket.links.is_empty()).count()
@@ -360,7 +360,7 @@ impl DataPlane {
         self.monitor.stalled()
     }
 
-    /// Returns the time for which the process did not run, if it was not reported before.
+    /// Returns how long the process did not run, unless this pause was already reported.
     pub fn pause(&mut self) -> Option<Pause> {
         self.monitor.pause()
     }

@@ -3,7 +3,7 @@
 //!
 //! This module changes no settings, because a killed process could not restore them. The result of
 //! the method `findings` depends only on the properties that were read. The module does not read
-//! `/sys`, because `/sys` can show another network namespace.
+//! `/sys`, because `/sys` can show a different network namespace.
 //!
 //! See Linux `include/uapi/linux/{rtnetlink,ethtool}.h`.
 
@@ -90,8 +90,8 @@ pub struct Master {
     /// The name of the interface. If the interface is in a different network namespace, this field
     /// contains its index instead.
     pub name: String,
-    /// The kind of the interface, which is `bond`, `team`, `bridge` or `vrf`. The text is empty if
-    /// the kernel does not report the kind.
+    /// The kind of the interface, which is `bond`, `team`, `bridge` or `vrf`. The string is empty
+    /// if the kernel does not report the kind.
     pub kind: String,
 }
 
@@ -263,8 +263,8 @@ impl Interface {
         })
     }
 
-    /// Reads from the kernel whether the driver supports XDP multi-buffer, and adds the answer to
-    /// these properties. The kernel reports this since Linux 6.3.
+    /// Reads from the kernel whether the driver supports XDP multi-buffer, and adds the result to
+    /// these properties. Only Linux 6.3 and later report this.
     ///
     /// # Cost
     /// Two generic netlink requests.

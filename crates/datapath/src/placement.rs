@@ -60,9 +60,9 @@ pub(crate) fn near_all(each: impl Iterator<Item = Processors>) -> Processors {
     if all.is_empty() { first } else { all }
 }
 
-/// Runs `job` on the processors in `near`, so that memory which the job is the first to access is
-/// allocated on their node. Afterwards the calling thread may use its previous processors again. If
-/// the process may not use any processor in `near`, the job runs on the current processors.
+/// Runs `job` on the processors in `near`, so that new memory that the job accesses is allocated on
+/// their node. Afterwards the calling thread may use its previous processors again. If the process
+/// may not use any processor in `near`, the job runs on the current processors.
 pub(crate) fn near_to<T>(near: &Processors, job: impl FnOnce() -> T) -> T {
     let allowed = allowed();
     let there: Processors = allowed.intersection(near).copied().collect();

@@ -5,7 +5,7 @@
 //! dropped with a reason. The packets of a flow must be sent in order, except packets that arrived
 //! when the ring of their thread was full.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a failed test may panic")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

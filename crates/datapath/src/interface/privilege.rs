@@ -1,6 +1,6 @@
 //! Checks whether the process has the capabilities that AF_XDP, packet sockets and BPF need. The
-//! capabilities are read from `/proc/self/status`. The binary drops privileges; this module only
-//! reads them.
+//! capabilities are read from `/proc/self/status`. This module only reads the capabilities. The
+//! binary drops them.
 //!
 //! See capabilities(7).
 
@@ -42,8 +42,8 @@ impl Privileges {
         self.effective & 1 << bit != 0
     }
 
-    /// Returns `true` if the process has none of the capabilities in `needed`, each of which would
-    /// be sufficient.
+    /// Returns `true` if the process has none of the alternative capabilities in `needed`. Any one
+    /// of them would be sufficient.
     fn lacks(self, needed: &Needed) -> bool {
         needed.any_of.iter().all(|(bit, _)| !self.has(*bit))
     }

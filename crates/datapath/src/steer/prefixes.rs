@@ -76,7 +76,7 @@ struct Entry {
     parent: u32,
 }
 
-// SAFETY: the type consists of integers without padding. The tests check this by the sizes.
+// SAFETY: the type consists of integers without padding. The tests check this by comparing sizes.
 unsafe impl aya::Pod for Table {}
 
 /// A prefix in the form that is needed to build the table.

@@ -13,7 +13,7 @@ use crate::gathers::{PORT, datagram, keyed};
 use crate::random::Random;
 use crate::{MILLI, drain, drops, in_one_place_and_counted_once, sum};
 
-/// The timeout is one tick of 2 ms.
+/// The timeout is one tick, which is 2 ms.
 const RULES: ReplicaRules = ReplicaRules { count: 2, ack: Ack::All, timeout: 1 };
 
 fn request(port: u16, command: &[u8]) -> Vec<u8> {
