@@ -215,9 +215,9 @@ impl PeerConfig {
         self.times.check().or_else(|(field, what)| wrong(field, what))
     }
 
-    /// Returns `true` if a session with configuration `self` can continue with `next`. The local
-    /// address is ignored here, because the caller compares it with the local address of the
-    /// connection.
+    /// Returns `true` if a session can continue when its configuration changes from `self` to
+    /// `next`. The local address is ignored here, because the caller compares it with the local
+    /// address of the connection.
     pub(crate) fn keeps_session(&self, next: &Self) -> bool {
         Self { local_address: next.local_address, ..self.until_restart(next) } == *next
     }
@@ -235,7 +235,8 @@ impl PeerConfig {
         }
     }
 
-    /// Returns `true` if a connection attempt that started with `self` can continue with `next`.
+    /// Returns `true` if a connection attempt can continue when the configuration changes from
+    /// `self` to `next`.
     pub(crate) fn connects_alike(&self, next: &Self) -> bool {
         let like = Self {
             name: next.name.clone(),

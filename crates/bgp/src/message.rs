@@ -74,7 +74,7 @@ pub enum Capability {
         /// restart.
         families: Vec<(Family, bool)>,
     },
-    /// Another capability, with its code.
+    /// A capability that this crate does not know, with its code.
     Other(u8),
 }
 

@@ -145,11 +145,11 @@ impl Speaker {
         peers.set_furthest()
     }
 
-    /// Replaces the set of peers. A peer is identified by its address. The running session takes
-    /// over a new name, MD5 key, port, hop limit, connection side, next hop, prefix limit or retry
-    /// time. Other timers apply from the next session on. Any other change needs a new session.
-    /// Before the session restarts, its routes carry the graceful-shutdown community for the peer's
-    /// `notice` time.
+    /// Replaces the set of peers. A peer is identified by its address. A running session continues
+    /// if only the name, MD5 key, port, hop limit, connection side, next hop, prefix limit or retry
+    /// times of its peer change. Changes to other timers apply from the next session on. Any other
+    /// change needs a new session. Before the session restarts, its routes carry the
+    /// graceful-shutdown community for the peer's `notice` time.
     ///
     /// A peer that is not in `configs` is removed. The routes of a removed peer carry the community
     /// for the `notice` time, then the session ends (Cease: peer de-configured). During this time,
@@ -395,7 +395,7 @@ pub enum StartError {
     /// An address cannot be bound.
     #[error("cannot listen for BGP at {at}: {error}")]
     Listen {
-        /// The address.
+        /// The address that cannot be bound.
         at: SocketAddr,
         /// The error of the kernel.
         error: io::Error,

@@ -112,9 +112,9 @@ impl Template {
         }
     }
 
-    /// Converts this template for packets that are redirected to another cluster. The last `kept`
-    /// bits of the outer destination are copied from the inner destination. The value of the
-    /// recursion control is the number of earlier redirects plus one.
+    /// Converts this template into a template for packets that are redirected to another cluster.
+    /// The last `kept` bits of the outer destination are copied from the inner destination. The
+    /// value of the recursion control is the number of earlier redirects plus one.
     ///
     /// Returns `None` unless the encapsulation is GRE, both headers have the same family, and
     /// `kept` does not exceed the number of bits in an address.
@@ -239,8 +239,9 @@ impl Template {
     /// redirects. Returns `false` if `packet` was not written by this template.
     ///
     /// # Cost
-    /// Zero for most templates. GUE with a checksum costs one call to
-    /// [`Template::finish_checksum`]. Packets to another cluster cost a few loads and stores.
+    /// Most templates have no such fields, so the call costs nothing. GUE with a checksum costs one
+    /// call to [`Template::finish_checksum`]. Packets to another cluster cost a few loads and
+    /// stores.
     #[inline]
     #[must_use]
     pub fn complete(&self, packet: &mut [u8], redirected: u8) -> bool {

@@ -253,7 +253,8 @@ impl Worker {
         }
     }
 
-    /// Applies `happen` to a session, sends the packet that it returns, and reports a state change.
+    /// Applies `happen` to a session, sends the packet that `happen` returns, and reports a state
+    /// change.
     fn with(&mut self, slot: u32, happen: impl FnOnce(&mut Session) -> Option<Control>) {
         let Some(watched) = self.sessions.get(slot) else { return };
         let from = watched.session.state;
