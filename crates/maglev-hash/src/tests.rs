@@ -337,7 +337,7 @@ fn sizes() -> impl Strategy<Value = u32> {
 fn sets() -> impl Strategy<Value = Set> {
     let weight = prop_oneof![4 => 0..4u32, 2 => Just(1), 1 => 0..1_000u32, 1 => any::<u32>()];
     btree_map(vec_of(any::<u8>(), 0..6), weight, 1..40)
-        .prop_filter("at least one backend has a weight", |set| set.values().any(|&w| w > 0))
+        .prop_filter("at least one weight is above 0", |set| set.values().any(|&w| w > 0))
 }
 
 proptest! {

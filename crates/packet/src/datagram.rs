@@ -30,7 +30,7 @@ pub fn write_udp(ip: &mut [u8], source: SocketAddr, destination: SocketAddr) -> 
 }
 
 /// Writes the same headers as [`write_udp`], but does not read the payload. Instead, the caller
-/// passes the folded sum of the payload bytes, which is not complemented, in `payload`.
+/// passes the ones' complement sum of the payload bytes in `payload`.
 #[inline]
 #[must_use]
 pub fn write_udp_over(ip: &mut [u8], source: SocketAddr, destination: SocketAddr, payload: Sum) -> bool {

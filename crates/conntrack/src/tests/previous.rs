@@ -41,8 +41,8 @@ fn handed_on(previous: &PreviousTables, buckets: usize, now: Tick) -> PreviousTa
 }
 
 proptest! {
-    /// After packets to up to three threads and a pause, lookups return exactly the flows in the
-    /// map. The same must hold after an export to the next process.
+    /// After up to three threads have received packets and some time has passed, lookups return
+    /// exactly the flows in the map. The same must hold after an export to the next process.
     #[test]
     fn each_live_flow_of_each_thread_is_found_and_no_other(
         packets in prop::collection::vec((0u64..60, signals(), 0u32..3, 0usize..3, 0u32..40), 0..300),
