@@ -11,8 +11,8 @@ use zeroize::Zeroizing;
 
 use crate::prefix::Family;
 
-/// The configuration of a speaker and its initial peers. Create it with [`SpeakerConfig::new`],
-/// then set the other fields.
+/// The configuration of a speaker and its initial peers. Create the configuration with
+/// [`SpeakerConfig::new`], then set the other fields.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SpeakerConfig {
@@ -85,9 +85,9 @@ pub struct PeerConfig {
     /// more, the session ends (Cease, RFC 4486). With `None`, there is no limit, and received
     /// prefixes are not stored.
     pub max_prefixes: Option<u32>,
-    /// The graceful restart settings. Set them only if this machine continues to forward packets
-    /// while the program restarts, because routers keep sending packets to a failed speaker for the
-    /// restart time.
+    /// The graceful restart settings. Set this field only if this machine continues to forward
+    /// packets while the program restarts, because routers keep sending packets to a failed speaker
+    /// for the restart time.
     pub graceful_restart: Option<GracefulRestart>,
 }
 

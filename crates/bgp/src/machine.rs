@@ -43,7 +43,7 @@ pub(crate) enum Output {
     SendOpen(Open),
     SendKeepalive,
     SendNotification(Notification),
-    /// Sets a timer. `None` stops it.
+    /// Sets a timer. `None` stops the timer.
     Timer(Timer, Option<Duration>),
     /// Closes the connection after all messages are sent.
     Close,

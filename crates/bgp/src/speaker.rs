@@ -195,17 +195,17 @@ impl Speaker {
     }
 
     /// Resets the connection of a peer without a NOTIFICATION. The peer then drops the routes of
-    /// this speaker. Use this for a peer that does not read its data. A new session is attempted
-    /// after the usual wait. Returns `true` if a peer has this name.
+    /// this speaker. Use this method for a peer that does not read its data. A new session is
+    /// attempted after the usual wait. Returns `true` if a peer has this name.
     pub fn reset(&self, name: &str, why: &str) -> bool {
         let peers = self.peers();
         peers.named(name).is_some_and(|running| running.commands.send(PeerCommand::Reset(why.into())).is_ok())
     }
 
     /// Waits for at most `patience` until each peer with a session has acknowledged all its routes
-    /// and withdrawals. Returns the names of the peers that have not acknowledged them. The result
-    /// includes peers with a closed TCP window (size zero), even if the local kernel has accepted
-    /// the data.
+    /// and withdrawals. Returns the names of the peers that have not acknowledged all routes. The
+    /// result includes peers with a closed TCP window (size zero), even if the local kernel has
+    /// accepted the data.
     pub async fn flushed(&self, patience: Duration) -> Vec<String> {
         let until = Instant::now() + patience;
         let ask = |running: &Running| {

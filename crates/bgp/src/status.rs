@@ -15,7 +15,7 @@ use crate::route::Routes;
 /// The status of all peers, keyed by peer name.
 pub type Status = BTreeMap<String, PeerStatus>;
 
-/// A receiver of status changes. [`Speaker::watch`](crate::Speaker::watch) returns it.
+/// A receiver of status changes. [`Speaker::watch`](crate::Speaker::watch) returns this receiver.
 #[derive(Clone, Debug)]
 pub struct StatusWatch(pub(crate) watch::Receiver<Status>);
 

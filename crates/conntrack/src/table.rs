@@ -379,7 +379,7 @@ impl FlowTable {
     }
 
     /// Returns the number of buckets. A complete walk with `list`, `purge` or `sweep` visits this
-    /// many.
+    /// many buckets.
     #[must_use]
     pub fn buckets(&self) -> usize {
         self.lines.len() - 1

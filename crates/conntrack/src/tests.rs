@@ -421,7 +421,8 @@ fn timeouts_shrink_as_the_table_fills_and_recover() {
         before = left;
     }
     // After half an hour all flows have expired. The first sweep finishes the current round. The
-    // second sweeps the whole table. The third repeats this with the timeouts of an empty table.
+    // second sweep covers the whole table. The third sweep does the same with the timeouts of an
+    // empty table.
     (0..3).for_each(|_| _ = table.sweep(usize::MAX, tick(8_000)));
     assert!(table.is_empty() && !table.is_filling());
 }

@@ -1,7 +1,7 @@
-// XDP program that selects packets for packet threads (see `whose.h`). It redirects them to the
-// AF_XDP socket of their queue and passes all other packets to the kernel. `packet.bpf.c` does the
-// same for packet sockets. The program only parses headers and looks up addresses. Rust code
-// decides what its maps contain.
+// XDP program that selects packets for packet threads (see `whose.h`). The program redirects these
+// packets to the AF_XDP socket of their queue, and passes all other packets to the kernel.
+// `packet.bpf.c` does the same for packet sockets. The program only parses headers and looks up
+// addresses. Rust code decides what the maps of the program contain.
 //
 // The program looks up the socket before it reserves headroom. If the queue has no socket, the
 // program may pass the frame to the kernel, which cannot parse a frame whose start was moved. Every

@@ -1,7 +1,7 @@
 // Decides whether a packet belongs to a packet thread or to the kernel. A packet belongs to a
 // packet thread if its destination is a VIP. This header file contains the maps of addresses, and
-// the code that looks up an address in them. `steer.bpf.c` uses it for frames, and `packet.bpf.c`
-// uses it for packet buffers of the kernel.
+// the code that looks up an address in them. `steer.bpf.c` uses this file for frames, and
+// `packet.bpf.c` uses it for packet buffers of the kernel.
 #pragma once
 
 #include <linux/icmpv6.h>
@@ -62,7 +62,7 @@ struct prefix {
 	__u32 parent; // index of the next shorter prefix that contains this prefix
 };
 
-// The lookup table for prefix groups. `Table` in `steer/prefixes.rs` builds it.
+// The lookup table for prefix groups. `Table` in `steer/prefixes.rs` builds this table.
 struct prefix_table {
 	__u32 roots[2];
 	struct branch branches[MAX_PREFIXES];
@@ -108,8 +108,8 @@ struct {
 	__array(values, struct prefix_map);
 } prefixes SEC(".maps");
 
-// The addresses at which this machine receives outer packets. They include its own addresses and
-// the source prefixes of its tunnels.
+// The addresses at which this machine receives outer packets. These addresses include the machine's
+// own addresses and the source prefixes of its tunnels.
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, MAX_TUNNEL_ENDPOINTS);

@@ -199,9 +199,10 @@ struct Handover {
 /// when its data plane is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
-    /// This process.
+    /// This process owns the programs.
     Me,
-    /// A different process. During a handover, the old process stays the owner until it has exited.
+    /// A different process owns the programs. During a handover, the old process stays the owner
+    /// until it has exited.
     Another,
 }
 

@@ -214,7 +214,7 @@ impl Monitor {
     }
 
     /// Returns for how long stuck threads have been the only problem. Returns `None` if there is no
-    /// problem or another problem.
+    /// problem, or if there are other problems.
     pub(crate) fn stalled(&self) -> Option<Duration> {
         Some(self.pauses.running(Instant::now()).saturating_duration_since(self.stalled?))
     }

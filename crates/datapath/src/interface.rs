@@ -46,7 +46,7 @@ pub struct Interface {
     /// `true` if the interface has carrier.
     pub has_carrier: bool,
     /// The name of the driver, such as `veth` or `virtio_net`. The name is empty if the driver does
-    /// not report one.
+    /// not report its name.
     pub driver: String,
     /// The number of active receive queues.
     pub queues: u32,
@@ -80,7 +80,7 @@ pub struct Features {
     /// VLAN offload: the NIC removes the VLAN tag from the frame, so XDP does not see the tag.
     pub rx_vlan: bool,
     /// Checksum offload: the device computes the checksums of sent packets. A veth device leaves
-    /// them incomplete.
+    /// the checksums incomplete.
     pub tx_checksum: bool,
 }
 

@@ -71,7 +71,7 @@ struct Arrival<F> {
 }
 
 /// The state of the engine except the forwarder. This state is separate from the forwarder, so that
-/// `Forward::poll` can borrow it.
+/// `Forward::poll` can borrow this state.
 #[derive(Debug)]
 struct Port<D: Device> {
     device: D,

@@ -68,8 +68,8 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the frame in this hold slot must be forwarded or dropped"]
 pub struct Release<D> {
-    /// The hold slot. The caller must take the frame out of this slot before the next call to
-    /// [`FragmentTable::later`], which may assign the slot to another frame.
+    /// The released hold slot. The caller must take the frame out of this slot before the next call
+    /// to [`FragmentTable::later`], which may assign the slot to another frame.
     pub slot: HoldSlot,
     /// The action that the caller must perform for the frame.
     pub fate: Fate<D>,
@@ -165,7 +165,7 @@ impl<D: Copy> FragmentTable<D> {
     /// /64 prefix.
     ///
     /// # Cost
-    /// Constant. If the datagram has expired, the same as for [`FragmentTable::first`].
+    /// Constant. If the datagram has expired, the cost is the same as for [`FragmentTable::first`].
     pub fn later(&mut self, fragment: &Fragment<'_>, source: u64, now: Millis) -> Later<D> {
         let Fragment { key, hash, extent } = *fragment;
         let now = self.advance(now);

@@ -11,7 +11,7 @@ use thiserror::Error;
 /// same identifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnId {
-    /// The request id in the frame of the protocol. It is the same number as
+    /// The request id in the frame of the protocol. The id is the same number as
     /// [`crate::ExchangeId::request`].
     pub request: u16,
     /// An unpredictable number, computed as a keyed hash of a counter. If the nonce field of a
@@ -19,7 +19,7 @@ pub struct OwnId {
     pub nonce: u64,
 }
 
-/// A server's answer about one key.
+/// The answer of a server for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer<'a> {
     /// The key as the server stores it, not base64-encoded.
@@ -119,7 +119,7 @@ pub enum FetchedContent {
         /// `true` if the server reported that it stores the key in base64 form.
         is_base64: bool,
     },
-    /// The server has a value with this version. Only the version was requested.
+    /// The server has a value with this version. The fetch requested only the version.
     Version {
         /// The version that the server returned.
         cas: u64,

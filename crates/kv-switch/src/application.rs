@@ -14,11 +14,12 @@ use crate::{Answer, Copied, Fetch, Fetched, NoAnswer, Outcome, OwnId, Refusal, S
 /// A request-response protocol in which requests contain keys.
 ///
 /// The forwarder uses a protocol only through this trait. An implementation may hold settings, but
-/// no state that changes with requests. Its methods must not allocate memory or read a clock.
+/// no state that changes with requests. The methods of an implementation must not allocate memory
+/// or read a clock.
 ///
 /// The three required methods are sufficient to route requests by key. The other methods write and
-/// parse upstream requests, for example if the keys of a request are on several servers. Their
-/// default implementations report that the operation is not supported.
+/// parse upstream requests, for example if the keys of a request are on several servers. The
+/// default implementations of these other methods report that the operation is not supported.
 pub trait Application: fmt::Debug + Send + Sync {
     /// Parses one request.
     ///
@@ -177,9 +178,9 @@ pub trait Application: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Writes the upstream request with which one replica carries out `request` to `out`, and
-    /// limits the time to live to `life`. The upstream request is at most 40 bytes longer than the
-    /// client's request. Returns the length in bytes, or `None` if the request is not
+    /// Writes an upstream request to `out` that carries out `request` on one replica, with the time
+    /// to live limited to `life`. The upstream request is at most 40 bytes longer than the client's
+    /// request. Returns the length in bytes, or `None` if the request is not
     /// [replicated](Self::replicated) or `out` is too short.
     fn write_replica(
         &self,
@@ -205,8 +206,8 @@ pub trait Application: fmt::Debug + Send + Sync {
         Err(NoAnswer::NeverAsked)
     }
 
-    /// Writes the client's reply for a [replicated](Self::replicated) request to `out`, as one
-    /// datagram. Returns the length in bytes, or `None` if the request is not replicated or `out`
+    /// Writes the reply to a [replicated](Self::replicated) request to `out`, as one datagram for
+    /// the client. Returns the length in bytes, or `None` if the request is not replicated or `out`
     /// is too short.
     fn write_outcome(&self, _request: &Request<'_>, _outcome: Outcome, _out: &mut [u8]) -> Option<usize> {
         None
@@ -220,8 +221,8 @@ pub trait Application: fmt::Debug + Send + Sync {
     }
 }
 
-/// A reply that is written in advance, when its value is cached. The fields describe the position
-/// of the key and the value in the reply.
+/// A reply that is written in advance, at the time when a value is stored in the cache. The fields
+/// describe the position of the key and the value in the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prepared {
     /// The length of the reply in bytes.

@@ -1,5 +1,5 @@
 //! A fixed-size table of upstream requests that are waiting for an answer, for one packet thread.
-//! Such a request is called an exchange.
+//! An upstream request that waits for its answer is called an exchange.
 //!
 //! The table assigns a source port and a request id to each exchange, and finds the exchange to
 //! which an answer belongs. Exchanges expire in the order of their deadlines. The caller provides

@@ -25,7 +25,7 @@ pub struct GatherConfig<'a> {
     /// The source ports of upstream requests. No other table may use these ports.
     pub ports: RangeInclusive<u16>,
     /// The maximum number of client requests in progress for one pool. All pools together may have
-    /// one and a half times as many.
+    /// one and a half times as many requests in progress.
     pub requests: usize,
     /// The maximum number of exchanges that the caller begins itself.
     pub others: usize,
@@ -146,8 +146,8 @@ struct Entry<T> {
     /// `true` if a key is treated as missing because its server did not answer.
     is_incomplete: bool,
     parts: Parts,
-    /// The indices of the answer memory reserved for the keys. The first `used` of them contain
-    /// answers.
+    /// The indices of the answer memory reserved for the keys. The first `used` indices refer to
+    /// memory that contains answers.
     answers: [u32; MAX_KEYS],
     used: usize,
     context: T,
@@ -270,7 +270,7 @@ impl<T, X> GatherTable<T, X> {
     }
 
     /// Begins an exchange for each part. If one of the exchanges cannot begin, the function ends
-    /// the others.
+    /// the other exchanges.
     fn begin_exchanges(
         &mut self,
         now: u64,
@@ -430,7 +430,7 @@ impl<T, X> GatherTable<T, X> {
         }
     }
 
-    /// Treats an unreachable server like one that has timed out. Returns the progress of the
+    /// Treats an unreachable server like a server that has timed out. Returns the progress of the
     /// request.
     pub fn give_up(&mut self, now: u64, number: u32, part: u8) -> Progress {
         let entry = self.entries.get_mut(number as usize).and_then(Option::as_mut);

@@ -312,7 +312,7 @@ fn put<T>(row: &mut [T], place: usize, value: T) {
     }
 }
 
-/// Converts a cell index or a heap position to `u16`. Both are at most [`MOST_ROOM`].
+/// Converts a cell index or a heap position to `u16`. Both numbers are at most [`MOST_ROOM`].
 fn number(place: usize) -> u16 {
     u16::try_from(place).unwrap_or(NONE)
 }

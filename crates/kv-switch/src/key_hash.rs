@@ -95,7 +95,8 @@ pub(crate) fn md5_points(text: &[u8]) -> [u32; 4] {
 /// Returns the hash that libmemcached and nutcracker call `fnv1a_64`. This hash is the default of
 /// nutcracker. The function is FNV-1a with the offset and the prime of the 64-bit variant truncated
 /// to 32 bits. The bytes of the key are treated as signed, because `char` is signed on x86-64. The
-/// hash distributes keys unevenly. Use it only to find keys that other clients have stored.
+/// hash distributes keys unevenly. Use this function only to find keys that other clients have
+/// stored.
 #[inline]
 #[must_use]
 pub fn fnv1a_64(key: &[u8]) -> u32 {

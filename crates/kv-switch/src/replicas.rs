@@ -245,8 +245,8 @@ impl Acks {
 
 impl<T> Writes<T> {
     /// Creates an empty table in which one pool can have at most `requests` writes in progress. All
-    /// pools together can have one and a half times as many. The second argument is a random secret
-    /// for nonces. Use a new secret for each table and after each restart.
+    /// pools together can have one and a half times as many writes in progress. The second argument
+    /// is a random secret for nonces. Use a new secret for each table and after each restart.
     ///
     /// # Cost
     /// Reserves 2 KB for each write. The kernel provides physical memory on first use.
@@ -307,7 +307,7 @@ impl<T> Writes<T> {
     }
 
     /// Begins an exchange for each server. If one of the exchanges cannot begin, the function ends
-    /// the others.
+    /// the other exchanges.
     fn begin_exchanges<G, X>(
         &mut self,
         requester: &mut Requester<'_, G, X>,
@@ -419,7 +419,7 @@ impl<T> Writes<T> {
         self.take(copy, Said::Never)
     }
 
-    /// Treats an unreachable server like one that has timed out. Returns the new state of the
+    /// Treats an unreachable server like a server that has timed out. Returns the new state of the
     /// write.
     pub fn give_up<G, X>(&mut self, requester: &mut Requester<'_, G, X>, copy: CopyId) -> Answered {
         if let Some(id) = self.part(copy).and_then(|(_, part)| part.exchange) {

@@ -23,7 +23,8 @@ pub struct Server<'a> {
     /// The weight of the server, which must be at least 1. The share of a server is its weight
     /// divided by the sum of all weights.
     pub weight: u32,
-    /// `true` if the server is left out of the ring. Clients do this if a server does not respond.
+    /// `true` if the server is left out of the ring. Clients leave out a server that does not
+    /// respond.
     pub is_ejected: bool,
 }
 

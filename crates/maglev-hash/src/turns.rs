@@ -22,8 +22,8 @@ struct Class {
     seats: Range<usize>,
     /// The number of slots that each backend of the class gets.
     rounds: u32,
-    /// The number of backends that get one additional slot. These are the first backends of the
-    /// class.
+    /// The number of backends that get one additional slot. The first backends of the class get
+    /// these slots.
     extra: usize,
 }
 

@@ -89,7 +89,7 @@ fn write_header(udp: &mut [u8], [from, to]: [u16; 2], len: u16, all: Sum) -> Opt
 
 /// Sets the lengths and checksums of a UDP packet to match its current content, after its payload
 /// has changed. `udp` is the offset of the UDP header in `ip`. The packet must not be a fragment. A
-/// UDP checksum of 0 means that the sender computed no checksum, and it stays 0.
+/// UDP checksum of 0, which means that the sender computed no checksum, stays 0.
 ///
 /// Returns `false` if `ip` does not have these headers or is longer than an IP packet can be.
 #[must_use]

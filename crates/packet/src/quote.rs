@@ -216,8 +216,8 @@ pub struct QuotedTunnel {
     /// The encapsulation, which is never [`Encapsulation::L2`]. `udp_checksum` is `false` if the
     /// quote ends before the checksum field.
     pub kind: Encapsulation,
-    /// The outer source address. If this machine sent the packet, it is one of the machine's own
-    /// addresses or belongs to its source prefix.
+    /// The outer source address. If this machine sent the packet, the address is one of the
+    /// machine's own addresses or belongs to its source prefix.
     pub source: IpAddr,
     /// The outer destination address, which is the address of the backend.
     pub destination: IpAddr,

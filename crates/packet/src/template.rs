@@ -1,9 +1,9 @@
-//! Prepares the outer headers for packets to one backend. Writing them then requires only a copy, a
-//! length field and a checksum update.
+//! Prepares the outer headers for packets to one backend. Writing the headers then requires only a
+//! copy, a length field and a checksum update.
 //!
 //! A [`Template`] contains the bytes from the outer IP header up to the inner IP header, for GRE,
 //! IP-in-IP and GUE. The link header is written by [`crate::rewrite_link`]. If [`Template::write`]
-//! succeeds, it writes exactly [`Template::len`] bytes. If it fails, it changes nothing.
+//! succeeds, it writes exactly [`Template::len`] bytes. If the method fails, it changes nothing.
 //!
 //! The formats are defined in RFC 768, 791, 8200, 6864, 6437, 2784, 1701, 2003, 2473, 4213 and
 //! 6936, and in draft-ietf-intarea-gue-09.

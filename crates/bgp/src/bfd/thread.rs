@@ -330,8 +330,8 @@ impl Sessions {
     }
 
     /// Finds the session for a received packet. `discriminator` is the Your Discriminator field of
-    /// the packet. If it is 0, the session is found by the address of the peer (RFC 5880 §6.8.6).
-    /// The address must match in both cases.
+    /// the packet. If this field is 0, the session is found by the address of the peer (RFC 5880
+    /// §6.8.6). The address must match in both cases.
     fn find(&mut self, discriminator: u32, peer: IpAddr, scope: u32) -> Option<u32> {
         if discriminator == 0 {
             return self.by_peer.get(&(peer, scope)).copied();

@@ -85,7 +85,7 @@ impl Running {
     }
 
     /// Waits until each peer has acknowledged all routes. Returns the names of the peers that have
-    /// not acknowledged them.
+    /// not acknowledged all routes.
     pub(crate) fn flushed(&self) -> Vec<String> {
         self.runtime.as_ref().unwrap().block_on(self.speaker.flushed(BOUND))
     }

@@ -79,7 +79,7 @@ pub struct PlaneFacts {
 }
 
 impl PlaneFacts {
-    /// Returns the settings that prevent a takeover because the two processes differ in them.
+    /// Returns the settings that differ between the two processes and therefore prevent a takeover.
     fn obstacles(&self, interfaces: &[Interface], settings: &Settings, layout: &Layout) -> Vec<String> {
         let mut found = Vec::new();
         let mut differs = |what: &str, theirs: String, ours: String| {
@@ -251,7 +251,7 @@ impl DataPlane {
         self.handover.holder = Holder::Another;
     }
 
-    /// Makes this process the owner of the interfaces. Call it after the other process exits.
+    /// Makes this process the owner of the interfaces, after the other process has exited.
     pub fn keep(&mut self) {
         self.handover.holder = Holder::Me;
     }

@@ -1,9 +1,9 @@
 //! Measures for how long the process does not run.
 //!
-//! A thread that only sleeps wakes up four times per second. If it wakes up late, the process or
-//! the machine was stopped, or the process got no processor time. No thread makes progress in such
-//! a pause, so the health monitor measures the progress of threads with [`Pauses::running`], a
-//! clock that stands still during pauses.
+//! A thread that only sleeps wakes up four times per second. If this thread wakes up late, the
+//! process or the machine was stopped, or the process got no processor time. No thread makes
+//! progress in such a pause, so the health monitor measures the progress of threads with
+//! [`Pauses::running`], a clock that stands still during pauses.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,8 +68,8 @@ impl Pauses {
         lock(&self.shared).running(now)
     }
 
-    /// Returns the pauses since the last report. Returns `None` if there were none, or if the last
-    /// report is less than ten seconds ago.
+    /// Returns the pauses since the last report. Returns `None` if there were no pauses, or if the
+    /// last report is less than ten seconds ago.
     pub(super) fn report(&mut self, now: Instant) -> Option<Pause> {
         if self.reported.is_some_and(|reported| now.saturating_duration_since(reported) < REPORT_EVERY) {
             return None;

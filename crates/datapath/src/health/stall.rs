@@ -52,7 +52,8 @@ pub(super) struct Scheduling {
 }
 
 impl Scheduling {
-    /// Reads the values of a thread of this process. Returns `None` if the thread does not exist.
+    /// Reads the scheduling data of a thread of this process. Returns `None` if the thread does not
+    /// exist.
     pub(super) fn read(thread: u32) -> Option<Self> {
         let read = |name| fs::read_to_string(format!("/proc/self/task/{thread}/{name}")).ok();
         Self::parse(&read("stat")?, &read("schedstat").unwrap_or_default())

@@ -276,7 +276,7 @@ impl<T: Copy + PartialEq> Cache<T> {
         let is_unwritten = state.is_some_and(|state| fill.epoch.is_unwritten_since(&state.epoch));
         if version < kept && version.is_some() && is_unwritten {
             // Versions only increase, so a lower version of a key that no client has written means
-            // that the server was restarted. All its values may have changed.
+            // that the server was restarted. All values on this server may have changed.
             self.epochs.server_changed(now, fill.server);
         }
         if self.epochs.of(fill.hash, fill.server) != fill.epoch {

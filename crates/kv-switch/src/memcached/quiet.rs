@@ -30,7 +30,8 @@ pub(super) fn is_acknowledged(request: &Request<'_>) -> bool {
 }
 
 /// Returns `false` for commands with `noreply`, and for `ms` and `md` with `q` if their success
-/// does not depend on the stored value. If it does, `ms` and `md` report a failure despite `q`.
+/// does not depend on the stored value. If the success depends on the stored value, `ms` and `md`
+/// report a failure despite `q`.
 pub(super) fn has_answer(request: &Request<'_>) -> bool {
     let is_one = |verbs: &[Verb]| verbs.iter().any(|verb| verb.number() == request.ask.verb);
     let may_fail = is_one(&[Verb::MetaSet, Verb::MetaDelete]) && request.ask.effect == Effect::Conditional;

@@ -278,7 +278,7 @@ fn unknown_verbs_and_an_administrators_are_refused() {
     }
 }
 
-/// A client sends one of these commands when it takes a connection from its pool, and waits for the
+/// A client sends a keyless command when it takes a connection from its pool, and waits for the
 /// answer.
 #[test]
 fn keyless_commands_are_read_as_single_commands() {
@@ -558,8 +558,8 @@ fn quiet_writes_are_not_acknowledged() {
     }
 }
 
-/// The prepared reply is valid only for a text `get` of one key. The bytes before it contain the
-/// request id.
+/// The prepared reply is valid only for a text `get` of one key. The bytes before the prepared
+/// reply contain the request id.
 #[test]
 fn only_get_of_one_key_in_text_has_the_prepared_reply() {
     let memcached = Memcached::new(32);

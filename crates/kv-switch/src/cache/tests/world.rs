@@ -27,8 +27,8 @@ struct World {
     threads: Vec<Thread>,
     server: Server,
     /// The time of the last relevant write of each key through the load balancer. For a quick
-    /// write, this is the time when it reaches the server. For a strict write, this is the time
-    /// when its answer is forwarded.
+    /// write, this is the time when the write reaches the server. For a strict write, this is the
+    /// time when its answer is forwarded.
     written: [u64; KEYS.len()],
     hits: u64,
 }

@@ -23,8 +23,8 @@ struct Entry {
     nonce: u64,
 }
 
-/// A client request. Its servers return values that contain the index of the request, so that an
-/// answer to another request is detected.
+/// A client request. The servers return values that contain the index of the request, so that an
+/// answer to a different request is detected.
 struct Client {
     payload: Vec<u8>,
     gather: Gather,
@@ -61,7 +61,7 @@ enum Step {
     /// later.
     Deliver(Index, bool),
     Lose(Index),
-    /// Delivers an answer to one request with the id and the port of another exchange.
+    /// Delivers an answer to one request with the id and the port of a different exchange.
     Redirect(Index, Index),
     /// Delivers an answer with a different value and one wrong bit in the nonce.
     Forge(Index, u8),

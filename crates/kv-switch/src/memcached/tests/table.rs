@@ -25,7 +25,7 @@ fn table(requests: usize) -> GatherTable<usize> {
 
 /// The state of a request in the model.
 struct Client {
-    /// The index of the request in the table, or `None` after it has ended.
+    /// The index of the request in the table, or `None` after the request has ended.
     number: Option<u32>,
     payload: Vec<u8>,
     keys: Vec<Vec<u8>>,
@@ -66,7 +66,7 @@ enum Step {
     /// later.
     Deliver(Index, bool),
     Lose(Index),
-    /// Delivers an answer to one request with the id and the port of another exchange.
+    /// Delivers an answer to one request with the id and the port of a different exchange.
     Redirect(Index, Index),
     /// Delivers an answer with one wrong bit in the nonce.
     Forge(Index, u8),
@@ -91,7 +91,7 @@ fn is_second(key: &[u8]) -> bool {
 }
 
 /// Returns the value that a server has for a key. The value contains the index of the request, so
-/// that an answer to another request is detected.
+/// that an answer to a different request is detected.
 fn value(client: usize, key: &[u8]) -> Vec<u8> {
     let mut value = [format!("{client} has ").as_bytes(), key].concat();
     if key.ends_with(b"long") && client.is_multiple_of(2) {
