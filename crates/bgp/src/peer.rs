@@ -372,7 +372,7 @@ impl Peer {
             }
             return;
         }
-        // If the peer still had the session, it would not open another connection.
+        // If the peer still had the session, it would not open a new connection.
         for connection in self.both.iter_mut().filter(|c| c.session.state() == State::Established) {
             connection.session.lost("the peer has restarted", Instant::now().into_std());
         }

@@ -8,8 +8,8 @@ use core::time::Duration;
 use crate::config::Timeouts;
 use crate::tick::{Tick, span_of, ticks_covering};
 
-/// The exclusive upper limit for slot numbers and VIP indexes. Both have 24 bits, and the value
-/// with all bits set is reserved.
+/// The exclusive upper limit for slot numbers and VIP indexes. Both numbers are 24 bits wide, and
+/// the value with all bits set is reserved.
 pub const ID_LIMIT: u32 = (1 << 24) - 1;
 
 /// The VIP and backend slot of a flow.

@@ -71,9 +71,9 @@ impl FlowTable {
     /// Makes room when both buckets are full. `waiting` is the oldest flow on probation in the two
     /// buckets.
     ///
-    /// Moves a flow that can move to a free entry in its other bucket. Otherwise evicts `waiting`.
-    /// If `waiting` is `None`, moves a flow to its other bucket, and evicts the oldest flow on
-    /// probation there.
+    /// Moves a flow to a free entry in its other bucket, if possible. If no flow can move, evicts
+    /// `waiting`. If `waiting` is `None`, moves a flow to its other bucket, and evicts the oldest
+    /// flow on probation there.
     #[inline(never)]
     fn make_room_elsewhere(&mut self, at: Candidates, waiting: Option<Place>, now: Tick) -> Option<Place> {
         for from in places(at) {

@@ -23,7 +23,7 @@ pub struct Hit {
     /// packet.
     pub vip: u32,
     /// `true` if the packet is a SYN and the flow is closing. The packet opens a new connection
-    /// with the same 5-tuple, so the caller may choose another backend.
+    /// with the same 5-tuple, so the caller may choose a different backend.
     pub renewed: bool,
 }
 
@@ -306,8 +306,8 @@ impl FlowTable {
         Inserted::Tracked
     }
 
-    /// Assigns another slot to a live flow, for example because its backend is down. Tick and state
-    /// stay unchanged. Returns `false` if the table does not contain the flow.
+    /// Assigns a different slot to a live flow, for example because its backend is down. Tick and
+    /// state stay unchanged. Returns `false` if the table does not contain the flow.
     pub fn reassign(&mut self, hash: u64, slot: u32, now: Tick) -> bool {
         let Some((place, entry)) = self.live(self.candidates(hash), now) else { return false };
         *self.at(place) = entry.with_slot(slot);

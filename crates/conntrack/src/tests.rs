@@ -105,7 +105,7 @@ fn a_flow_goes_through_its_states_packet_by_packet() {
         (Syn, &[(101, Data), (102, FinOrRst), (103, Syn)], New, true),
         (Syn, &[(101, Data), (102, FinOrRst), (103, Syn), (104, Data)], Opened, false),
         (FinOrRst, &[(101, Data)], Reopened, false),
-        (Syn, &[(90, Data)], New, true), // A clock that goes back does not end the probation.
+        (Syn, &[(90, Data)], New, true), // A clock that runs backward does not end the probation.
     ];
     for (first, packets, state, on_probation) in rows {
         let mut table = table(64);
@@ -155,8 +155,7 @@ fn data_in_eight_ticks_proves_a_tcp_flow_and_nothing_less() {
             table.peek(hash(1), tick(at)).unwrap().state
         };
         for missing in (1..8).rev() {
-            // A SYN does not count toward the proof, and a second packet in the same tick does not
-            // count either.
+            // A SYN does not count toward the proof, nor does a second packet in the same tick.
             assert_eq!(state(Signal::Data, now), State::Opened, "{opening:?}, {missing} ticks are missing");
             now += 440;
             assert_eq!(state(Signal::Syn, now), State::Opened);

@@ -355,7 +355,7 @@ impl DataPlane {
     }
 
     /// Returns for how long stuck threads have been the only problem. Returns `None` if the last
-    /// call of [`DataPlane::health`] found no problem, or a problem that does not end by itself.
+    /// call of [`DataPlane::health`] found no problem, or found a permanent problem.
     #[must_use]
     pub fn stalled(&self) -> Option<Duration> {
         self.monitor.stalled()

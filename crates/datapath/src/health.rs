@@ -5,9 +5,9 @@
 //! The checks run outside the packet threads and compare the number of loop iterations of each
 //! thread. A sleeping thread runs its loop ten times per second. If a thread has not run its loop
 //! for half a second, it is stuck or gets no processor time (`stall`). A stuck thread is a problem
-//! only if packets are waiting in its sockets or mailboxes. Time in which the whole process did not
-//! run is not counted (`pauses`). If the checks run four times a second, a problem is found within
-//! one second.
+//! only if packets are waiting in its sockets or mailboxes. The checks exclude the time in which
+//! the whole process did not run (`pauses`). If the checks run four times a second, a problem is
+//! found within one second.
 
 mod pauses;
 mod stall;

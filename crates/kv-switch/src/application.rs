@@ -397,8 +397,8 @@ pub enum Plan {
     /// The request has several keys and one reply. If the keys are on several servers, the answers
     /// must be combined into that reply.
     Join,
-    /// The request has no key. Any server can answer it, so the server is chosen by the hash of the
-    /// flow.
+    /// The request has no key. Any server can answer such a request, so the server is chosen by the
+    /// hash of the flow.
     Keyless,
 }
 

@@ -9,7 +9,7 @@
 //! [`EXCHANGE_REST_NS`] after its exchange has ended, so a late answer matches no exchange. Each
 //! slot has a fixed share of all ids and uses them one after another. After a slot has used its
 //! last id, the slot is blocked until its ids may be reused. A new exchange uses the slot that
-//! became free most recently. If all slots were used equally often instead, they would all be
+//! became free most recently. If all slots were used equally often instead, all of them would be
 //! blocked at the same time.
 
 use std::mem;

@@ -92,7 +92,7 @@ pub enum NotTaken {
     /// The protocol does not accept the datagram as an answer.
     NoAnswer(NoAnswer),
     /// No key of the part is waiting for this answer. The answer is a duplicate, or its key belongs
-    /// to another part.
+    /// to a different part.
     Unasked,
 }
 
@@ -519,7 +519,7 @@ impl<T, X> GatherTable<T, X> {
         self.len() == 0
     }
 
-    /// Returns `true` if no request and no other exchange is in progress.
+    /// Returns `true` if neither a request nor another exchange is in progress.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.is_empty() && self.exchanges.is_empty()

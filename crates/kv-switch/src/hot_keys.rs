@@ -282,7 +282,7 @@ pub fn hottest<'a>(threads: impl IntoIterator<Item = &'a HotKeys>, most: usize) 
             let [at_least, at_most, known] = found.entry((service, key)).or_default();
             *at_least += count - over;
             *at_most += count;
-            // If the table of a thread contains the key, the table gives an upper bound for the
+            // If the table of a thread contains the key, the table provides an upper bound for the
             // count. In every other thread, the count is at most `missed`.
             *known += thread.missed();
         }

@@ -54,7 +54,8 @@ impl KeyHash {
         }
     }
 
-    /// Returns the hash of a key. SipHash gives 64 bits, and the other functions give 32 bits.
+    /// Returns the hash of a key. SipHash produces 64 bits, and the other functions produce 32
+    /// bits.
     ///
     /// # Cost
     /// SipHash runs one round for each 8 bytes. MD5 processes one block for each 64 bytes,

@@ -148,10 +148,10 @@ impl Ring {
     }
 }
 
-/// Returns the number of MD5 digests that are computed for a server. Each digest gives four points.
-/// The number is floor(share x 40 x servers), computed with single precision and with the same
-/// order of operations as in libmemcached and nutcracker. For some numbers of servers with equal
-/// weights, rounding gives 39 instead of 40.
+/// Returns the number of MD5 digests that are computed for a server. Each digest yields four
+/// points. The number is floor(share x 40 x servers), computed with single precision and with the
+/// same order of operations as in libmemcached and nutcracker. For some numbers of servers with
+/// equal weights, rounding gives 39 instead of 40.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 40 times 65,535 fits u32")]
 #[allow(clippy::cast_precision_loss, reason = "both libraries use single precision")]
 fn rounds(weight: u32, total: u64, servers: u16) -> u32 {

@@ -164,8 +164,8 @@ impl Session {
         (self.state, self.diagnostic) = (state, diagnostic);
     }
 
-    /// Returns the local transmit interval in microseconds. While a session is not up, it must not
-    /// send more than one packet per second (§6.8.3).
+    /// Returns the local transmit interval in microseconds. A session that is not up must send at
+    /// most one packet per second (§6.8.3).
     fn desired_tx(&self) -> u32 {
         if self.state == SessionState::Up { self.interval } else { self.interval.max(ONE_SECOND) }
     }

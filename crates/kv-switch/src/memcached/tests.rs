@@ -1,4 +1,4 @@
-//! Tests which requests are accepted and which are refused. Some comments give the answer of
+//! Tests which requests are accepted and which are refused. Some comments quote the answer of
 //! memcached 1.6.18 to the same bytes over UDP.
 
 use std::ops::ControlFlow;
