@@ -82,8 +82,8 @@ pub struct PeerConfig {
     /// The timers and timeouts for the peer.
     pub times: Times,
     /// The maximum number of distinct prefixes that the peer may announce. If the peer announces
-    /// more, the session ends (Cease, RFC 4486). With `None`, there is no limit, and received
-    /// prefixes are not stored.
+    /// more prefixes, the session ends (Cease, RFC 4486). With `None`, there is no limit, and
+    /// received prefixes are not stored.
     pub max_prefixes: Option<u32>,
     /// The graceful restart settings. Set this field only if this machine continues to forward
     /// packets while the program restarts, because routers keep sending packets to a failed speaker

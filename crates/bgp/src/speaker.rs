@@ -123,8 +123,8 @@ impl Speaker {
         self.board.borrow().clone()
     }
 
-    /// Returns a receiver for status changes. The receiver wakes on each change of a state, an
-    /// error or the announced routes.
+    /// Returns a receiver for status changes. The receiver wakes whenever a state, an error or the
+    /// announced routes change.
     #[must_use]
     pub fn watch(&self) -> StatusWatch {
         StatusWatch(self.board.subscribe())

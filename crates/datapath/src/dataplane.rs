@@ -542,20 +542,20 @@ pub fn inspect_taken(name: &str) -> Result<Interface, StartError> {
     Ok(found.with_multi_buffer())
 }
 
-/// The maximum number of pending requests per service and thread that need replies from several
-/// backends. Even if every request times out after 20 ms, the limit allows 50,000 requests a
+/// The maximum number of pending requests that need replies from several backends, for each service
+/// on each thread. Even if every request times out after 20 ms, the limit allows 50,000 requests a
 /// second. If the backends reply in time, many more requests are possible.
 const GATHERED: usize = 1_024;
-/// The maximum number of pending proxied requests per service and thread. Even if every request
-/// times out after 200 ms, the limit allows 40,000 requests a second. Requests without a reply are
-/// not pending.
+/// The maximum number of pending proxied requests for each service on each thread. Even if every
+/// request times out after 200 ms, the limit allows 40,000 requests a second. Requests without a
+/// reply are not pending.
 const PASSING: usize = 8_192;
 /// The maximum number of fetches that a thread tracks while it fetches values for its cache. At
 /// most 128 fetches are in flight at a time. The table is larger because the ID of a completed
 /// fetch is not reused immediately.
 const FETCHES: usize = 1_024;
-/// The maximum number of pending client writes to replicated keys, per service and thread. Even if
-/// every write times out after 20 ms, the limit allows 50,000 writes a second.
+/// The maximum number of pending client writes to replicated keys, for each service on each thread.
+/// Even if every write times out after 20 ms, the limit allows 50,000 writes a second.
 const WRITES: usize = 1_024;
 /// The capacity, in frames, of each mailbox between two threads.
 const MAILBOX: usize = 1024;

@@ -346,7 +346,7 @@ pub struct Ask {
     pub plan: Plan,
     /// The effect of the request on its keys.
     pub effect: Effect,
-    /// The index under which counters count the verb (the command of the request), from
+    /// The index of the verb (the command of the request) in tables of counters, as returned by
     /// [`Verb::number`](crate::Verb::number). Protocols other than memcached use
     /// [`Verb::Request`](crate::Verb::Request).
     pub verb: u8,

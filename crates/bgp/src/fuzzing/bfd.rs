@@ -14,7 +14,7 @@ use crate::bfd::session::Session;
 use crate::bfd::{BfdConfig, HandedBfd};
 
 /// Runs a BFD session with arbitrary datagrams. Checks that state changes follow RFC 5880, and that
-/// encoding and parsing does not change packets.
+/// encoding and parsing do not change packets.
 ///
 /// # Panics
 /// Panics if a check fails.

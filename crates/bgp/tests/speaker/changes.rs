@@ -1,5 +1,5 @@
 //! Tests in which peers are added, changed and removed, shutdown messages are sent, and sessions
-//! come back.
+//! are established again.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};

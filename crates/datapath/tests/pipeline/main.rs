@@ -63,8 +63,8 @@ fn drain(engines: &mut [Thread], mut now: u64) {
     }
 }
 
-/// Checks that all important events occurred. Without an event, the run would not test how the
-/// pipeline handles the event.
+/// Checks that all important events occurred. A run without an event does not test how the pipeline
+/// handles this event.
 fn came_to_everything(counters: &[Arc<ThreadCounters>]) {
     let reached: [(&str, u64); 16] = [
         ("opened", sum(counters, |c| &c.decapsulated)),

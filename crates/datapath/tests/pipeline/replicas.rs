@@ -39,7 +39,7 @@ fn answer(frame: &[u8]) -> (String, bool, Vec<u8>) {
     (key, is_done, whole_of((VIPS[0], OWN[0]), &datagram(PORT, port, &payload)))
 }
 
-/// Collects the sent packets. Each is a write to a backend, a read, or a reply to a client.
+/// Collects the sent packets. Each packet is a write to a backend, a read, or a reply to a client.
 fn take(engine: &mut Thread, network: &mut Vec<Vec<u8>>, reply: &mut BTreeMap<u16, Vec<u8>>) {
     engine.device_mut().transmitted(usize::MAX, |frame| {
         if frame[14 + 9] != 47 {

@@ -335,8 +335,8 @@ impl<T: core::marker::Copy + PartialEq> Shard<T> {
     }
 
     /// Advances the clock hand to the next value that has expired or was not read recently, and
-    /// returns the index of this value. If none of [`LONGEST_TURN`] values qualifies, the function
-    /// returns the next value regardless.
+    /// returns the index of this value. If the first [`LONGEST_TURN`] values do not qualify, the
+    /// function returns the next value regardless.
     fn turn_hand(&mut self, class: usize, now: u64) -> Option<u32> {
         let class = self.classes.get_mut(class)?;
         for _ in 0..LONGEST_TURN {
