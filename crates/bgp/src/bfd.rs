@@ -79,8 +79,8 @@ impl BfdConfig {
         Self { name: name.into(), peer, scope: 0, local: None, interval, multiplier: 3 }
     }
 
-    /// Returns `true` if a session with configuration `self` can continue with `next`. Only the
-    /// interval and the multiplier may differ.
+    /// Returns `true` if a session can continue when its configuration changes from `self` to
+    /// `next`. Only the interval and the multiplier may differ.
     #[must_use]
     pub fn keeps_session(&self, next: &Self) -> bool {
         Self { interval: next.interval, multiplier: next.multiplier, ..self.clone() } == *next
@@ -221,7 +221,7 @@ pub struct Bfd {
 
 impl Bfd {
     /// Starts the BFD thread in the network namespace of the calling thread. The BFD thread calls
-    /// `on_change` for each state change. This function must not block.
+    /// `on_change` for each state change. `on_change` must not block.
     ///
     /// # Errors
     /// Returns an error if the system cannot create the thread or its file descriptors.
@@ -280,8 +280,8 @@ impl Bfd {
     }
 
     /// Returns the name of the session that tolerates the shortest pause, and the length of this
-    /// pause: how long, beyond the usual interval, this side can stop sending before the peer
-    /// considers it down. Returns `None` if no session is up.
+    /// pause. The pause is the time, beyond the usual interval, for which this side can stop
+    /// sending before the peer considers it down. Returns `None` if no session is up.
     #[must_use]
     pub fn least_spare(&self) -> Option<(String, Duration)> {
         let (answer, answered) = channel();

@@ -61,7 +61,7 @@ pub(crate) struct Unencodable(#[from] wire::EncodeError);
 /// Returns an error if the bytes are not a BGP header, or if the length is invalid for the message
 /// type.
 pub(crate) fn frame_bytes(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
-    // This speaker offers extended messages in its OPEN, so it must accept them.
+    // This speaker offers extended messages in its OPEN, so it must accept such messages.
     Ok(wire::peek_message_length(bytes, wire::EXTENDED_MAX_MESSAGE_LEN)?.map(usize::from))
 }
 

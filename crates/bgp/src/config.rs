@@ -11,8 +11,8 @@ use zeroize::Zeroizing;
 
 use crate::prefix::Family;
 
-/// The configuration of a speaker and its initial peers. Create it with [`SpeakerConfig::new`],
-/// then set the other fields.
+/// The configuration of a speaker and its initial peers. Create the configuration with
+/// [`SpeakerConfig::new`], then set the other fields.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SpeakerConfig {
@@ -82,12 +82,12 @@ pub struct PeerConfig {
     /// The timers and timeouts for the peer.
     pub times: Times,
     /// The maximum number of distinct prefixes that the peer may announce. If the peer announces
-    /// more, the session ends (Cease, RFC 4486). With `None`, there is no limit, and received
-    /// prefixes are not stored.
+    /// more prefixes, the session ends (Cease, RFC 4486). With `None`, there is no limit, and
+    /// received prefixes are not stored.
     pub max_prefixes: Option<u32>,
-    /// The graceful restart settings. Set them only if this machine continues to forward packets
-    /// while the program restarts, because routers keep sending packets to a failed speaker for the
-    /// restart time.
+    /// The graceful restart settings. Set this field only if this machine continues to forward
+    /// packets while the program restarts, because routers keep sending packets to a failed speaker
+    /// for the restart time.
     pub graceful_restart: Option<GracefulRestart>,
 }
 
@@ -215,9 +215,9 @@ impl PeerConfig {
         self.times.check().or_else(|(field, what)| wrong(field, what))
     }
 
-    /// Returns `true` if a session with configuration `self` can continue with `next`. The local
-    /// address is ignored here, because the caller compares it with the local address of the
-    /// connection.
+    /// Returns `true` if a session can continue when its configuration changes from `self` to
+    /// `next`. The local address is ignored here, because the caller compares it with the local
+    /// address of the connection.
     pub(crate) fn keeps_session(&self, next: &Self) -> bool {
         Self { local_address: next.local_address, ..self.until_restart(next) } == *next
     }
@@ -235,7 +235,8 @@ impl PeerConfig {
         }
     }
 
-    /// Returns `true` if a connection attempt that started with `self` can continue with `next`.
+    /// Returns `true` if a connection attempt can continue when the configuration changes from
+    /// `self` to `next`.
     pub(crate) fn connects_alike(&self, next: &Self) -> bool {
         let like = Self {
             name: next.name.clone(),

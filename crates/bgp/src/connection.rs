@@ -1,7 +1,7 @@
 //! A TCP connection with its BGP session.
 //!
 //! The module moves bytes between the socket and the session, and runs the session's timers. When
-//! it closes a connection, it makes sure that the last message is not lost.
+//! the module closes a connection, it makes sure that the last message is not lost.
 //!
 //! One iteration reads at most one buffer of data, so that a peer that sends continuously does not
 //! block the other work of its task.

@@ -1,7 +1,8 @@
 //! Reads the kernel's counters of dropped TCP segments, which can reveal wrong router settings.
 //!
 //! The module compares two readings of the counters and returns a hint as text. The counters cover
-//! all connections of the network namespace, so another peer may be the cause.
+//! all connections of the network namespace, so connections with other peers may have caused an
+//! increase.
 //!
 //! See Linux `net/ipv4/proc.c` (TcpExt of /proc/net/netstat), RFC 5082 and RFC 2385.
 

@@ -6,7 +6,7 @@
 //! that a peer announces are checked, counted and dropped.
 //!
 //! The memory that one peer can use is bounded, and no data from one peer can end the session with
-//! another peer. MD5 keys are never printed. Only the modules `codec` and `machine` use the
+//! a different peer. MD5 keys are never printed. Only the modules `codec` and `machine` use the
 //! rustbgpd crates.
 //!
 //! See RFC 4271, 4760, 5082, 6793, 7606 and 8950. The modules list further RFCs.

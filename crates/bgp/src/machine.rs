@@ -43,7 +43,7 @@ pub(crate) enum Output {
     SendOpen(Open),
     SendKeepalive,
     SendNotification(Notification),
-    /// Sets a timer. `None` stops it.
+    /// Sets a timer. `None` stops the timer.
     Timer(Timer, Option<Duration>),
     /// Closes the connection after all messages are sent.
     Close,
@@ -137,7 +137,7 @@ impl Machine {
             fsm::Action::CloseTcpConnection => Output::Close,
             fsm::Action::StateChanged { new, .. } => Output::State(own_state(new)),
             fsm::Action::SessionEstablished(negotiated) => {
-                // The flag is saved here, because `rustbgpd-fsm` has cleared it when a Cease is
+                // The flag is saved here, because `rustbgpd-fsm` no longer has it when a Cease is
                 // sent.
                 self.hard_reset = negotiated.peer_notification_gr;
                 Output::Established(Box::new(self.negotiated(&negotiated)))
@@ -193,7 +193,7 @@ impl Machine {
         }
     }
 
-    /// Returns the capabilities that this speaker offered and the peer did not.
+    /// Returns the capabilities that this speaker offered but the peer did not offer.
     fn refused(&self, families: &[Family], capabilities: &[Capability]) -> Vec<&'static str> {
         let lacks = |family| self.config.families.contains(&family) && !families.contains(&family);
         let extended = self.config.next_hops.extended && !capabilities.contains(&Capability::ExtendedNextHop);

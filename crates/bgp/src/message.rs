@@ -1,4 +1,4 @@
-//! Types for BGP messages. The module `codec` converts them to bytes and back.
+//! Types for BGP messages. The module `codec` converts BGP messages to bytes and back.
 //!
 //! See RFC 4271 §4, and RFC 2918, 4486, 4760, 6793, 7313, 8538, 8950 and 9003.
 
@@ -65,16 +65,17 @@ pub enum Capability {
     GracefulRestart {
         /// The R bit: the sender has just restarted.
         restarting: bool,
-        /// The N bit: routes are also kept after a NOTIFICATION, unless it is a hard reset.
+        /// The N bit: routes are also kept after a NOTIFICATION, unless the NOTIFICATION is a hard
+        /// reset.
         notification: bool,
-        /// The restart time in seconds. Routes from the sender may be kept for this time while it
-        /// restarts.
+        /// The restart time in seconds. Routes from the sender may be kept for this time while the
+        /// sender restarts.
         seconds: u16,
         /// The families, each with its F bit, which is `true` if forwarding continued during the
         /// restart.
         families: Vec<(Family, bool)>,
     },
-    /// Another capability, with its code.
+    /// A capability that this crate does not know, with its code.
     Other(u8),
 }
 
@@ -119,7 +120,7 @@ impl Notification {
     }
 
     /// Returns the code, subcode and data. For a hard reset, these are the values of the
-    /// NOTIFICATION inside it.
+    /// NOTIFICATION inside the hard reset.
     pub(crate) fn inner(&self) -> (u8, u8, &[u8]) {
         match (self.code, self.subcode, self.data.as_slice()) {
             (Self::CEASE, 9, [code, subcode, data @ ..]) => (*code, *subcode, data),

@@ -19,8 +19,8 @@ use crate::prefix::{Family, Prefix};
 use crate::route::{Attributes, Routes};
 use crate::status::Negotiated;
 
-/// The next hops of a session, indexed by [`Family::index`]. `None` if routes of the family cannot
-/// be announced.
+/// The next hops of a session, indexed by [`Family::index`]. An entry is `None` if routes of the
+/// family cannot be announced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NextHops([Option<IpAddr>; 2]);
 
@@ -53,8 +53,8 @@ pub(crate) struct Outbound {
     pub(crate) next_hops: NextHops,
     enhanced: bool,
     want: Arc<Routes>,
-    /// The table is shared with the status of the peer, so a change copies a table that was
-    /// published since the last change.
+    /// The table is shared with the status of the peer. The first change after the table was
+    /// published in the status therefore copies the table.
     pub(crate) sent: Arc<Routes>,
     counts: [usize; 2],
     /// The number of desired routes that have no next hop in this session or do not fit into a

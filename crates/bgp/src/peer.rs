@@ -41,7 +41,7 @@ use silence::Silence;
 pub(crate) enum PeerCommand {
     Change(Box<PeerConfig>),
     /// Removes the peer. The routes of the peer carry the graceful-shutdown community until
-    /// [`PeerCommand::Stop`]. Until then, the status shows the peer under the name in the string.
+    /// [`PeerCommand::Stop`]. Until then, the status shows the peer under the given name.
     Part(String),
     BfdDown,
     /// Resets the connection immediately, without a NOTIFICATION. The string is the reason.
@@ -112,7 +112,7 @@ struct Attempts {
     dialling: Dialling,
     retry_at: Instant,
     failures: u32,
-    /// `true` if this speaker ended the last session in order to start another one. The first waits
+    /// `true` if this speaker ended the last session in order to start a new one. The first waits
     /// between connection attempts are then short.
     is_restarting: bool,
     /// `true` if this process replaces another process and the router has kept the routes. OPEN
@@ -372,7 +372,7 @@ impl Peer {
             }
             return;
         }
-        // If the peer still had the session, it would not open another connection.
+        // If the peer still had the session, it would not open a new connection.
         for connection in self.both.iter_mut().filter(|c| c.session.state() == State::Established) {
             connection.session.lost("the peer has restarted", Instant::now().into_std());
         }
@@ -483,8 +483,8 @@ const FIRST_OF_RESTART: Duration = Duration::from_millis(50);
 /// The number of waits after a planned restart during which a refused connection is not treated as
 /// a fault. Together, these waits last a few seconds.
 const SHORT_WAITS: u32 = 6;
-/// When sessions have ended, at most this number of their connections may wait for the peer to
-/// close them. Further connections are closed immediately.
+/// The maximum number of connections that remain open after the end of their session until the peer
+/// closes them. Further connections are closed immediately.
 const MAX_CLOSING: usize = 8;
 
 #[cfg(test)]

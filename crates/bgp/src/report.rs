@@ -27,7 +27,7 @@ pub(crate) struct End<'a> {
 pub(crate) struct Report {
     board: Arc<watch::Sender<Status>>,
     own: PeerStatus,
-    /// The reason for the last failure, and `true` if the failure was planned.
+    /// The reason for the last end of a session or attempt, and `true` if this end was planned.
     said: Option<(String, bool)>,
     suspected: Option<String>,
 }

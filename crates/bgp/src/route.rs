@@ -36,7 +36,8 @@ pub struct Attributes {
     /// The number of times that the local AS number is additionally prepended to the AS path for
     /// external peers.
     pub prepend: u8,
-    /// The number of further copies that [`Attributes::graceful_shutdown`] adds to the AS path.
+    /// The number of copies of the local AS number that [`Attributes::graceful_shutdown`] adds to
+    /// the AS path.
     pub shutdown_prepend: u8,
     /// The standard communities, at most [`Attributes::MAX_COMMUNITIES`].
     pub communities: Vec<Community>,
@@ -51,7 +52,7 @@ impl Attributes {
 
     /// Gives the route the lowest preference: adds the graceful-shutdown community (RFC 8326), sets
     /// the local preference to 0 and the MED to its maximum, and adds
-    /// [`shutdown_prepend`](Self::shutdown_prepend) copies to the AS path.
+    /// [`shutdown_prepend`](Self::shutdown_prepend) copies of the local AS number to the AS path.
     #[must_use]
     pub fn graceful_shutdown(mut self) -> Self {
         (self.local_pref, self.med) = (Some(0), Some(u32::MAX));
@@ -63,7 +64,8 @@ impl Attributes {
     }
 
     fn check(&self) -> Result<(), TooManyCommunities> {
-        // Together with the graceful-shutdown community, the number may exceed the maximum by one.
+        // One more community is allowed, because the graceful-shutdown community may have been
+        // added.
         let most = Self::MAX_COMMUNITIES + 1;
         let found = self.communities.len().max(self.large_communities.len());
         if found > most { Err(TooManyCommunities { found }) } else { Ok(()) }

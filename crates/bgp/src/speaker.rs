@@ -123,8 +123,8 @@ impl Speaker {
         self.board.borrow().clone()
     }
 
-    /// Returns a receiver for status changes. The receiver wakes on each change of a state, an
-    /// error or the announced routes.
+    /// Returns a receiver for status changes. The receiver wakes whenever a state, an error or the
+    /// announced routes change.
     #[must_use]
     pub fn watch(&self) -> StatusWatch {
         StatusWatch(self.board.subscribe())
@@ -145,11 +145,11 @@ impl Speaker {
         peers.set_furthest()
     }
 
-    /// Replaces the set of peers. A peer is identified by its address. The running session takes
-    /// over a new name, MD5 key, port, hop limit, connection side, next hop, prefix limit or retry
-    /// time. Other timers apply from the next session on. Any other change needs a new session.
-    /// Before the session restarts, its routes carry the graceful-shutdown community for the peer's
-    /// `notice` time.
+    /// Replaces the set of peers. A peer is identified by its address. A running session continues
+    /// if only the name, MD5 key, port, hop limit, connection side, next hop, prefix limit or retry
+    /// times of its peer change. Changes to other timers apply from the next session on. Any other
+    /// change needs a new session. Before the session restarts, its routes carry the
+    /// graceful-shutdown community for the peer's `notice` time.
     ///
     /// A peer that is not in `configs` is removed. The routes of a removed peer carry the community
     /// for the `notice` time, then the session ends (Cease: peer de-configured). During this time,
@@ -195,17 +195,17 @@ impl Speaker {
     }
 
     /// Resets the connection of a peer without a NOTIFICATION. The peer then drops the routes of
-    /// this speaker. Use this for a peer that does not read its data. A new session is attempted
-    /// after the usual wait. Returns `true` if a peer has this name.
+    /// this speaker. Use this method for a peer that does not read its data. A new session is
+    /// attempted after the usual wait. Returns `true` if a peer has this name.
     pub fn reset(&self, name: &str, why: &str) -> bool {
         let peers = self.peers();
         peers.named(name).is_some_and(|running| running.commands.send(PeerCommand::Reset(why.into())).is_ok())
     }
 
     /// Waits for at most `patience` until each peer with a session has acknowledged all its routes
-    /// and withdrawals. Returns the names of the peers that have not acknowledged them. The result
-    /// includes peers with a closed TCP window (size zero), even if the local kernel has accepted
-    /// the data.
+    /// and withdrawals. Returns the names of the peers that have not acknowledged all routes. The
+    /// result includes peers with a closed TCP window (size zero), even if the local kernel has
+    /// accepted the data.
     pub async fn flushed(&self, patience: Duration) -> Vec<String> {
         let until = Instant::now() + patience;
         let ask = |running: &Running| {
@@ -395,7 +395,7 @@ pub enum StartError {
     /// An address cannot be bound.
     #[error("cannot listen for BGP at {at}: {error}")]
     Listen {
-        /// The address.
+        /// The address that cannot be bound.
         at: SocketAddr,
         /// The error of the kernel.
         error: io::Error,

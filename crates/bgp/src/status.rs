@@ -15,7 +15,7 @@ use crate::route::Routes;
 /// The status of all peers, keyed by peer name.
 pub type Status = BTreeMap<String, PeerStatus>;
 
-/// A receiver of status changes. [`Speaker::watch`](crate::Speaker::watch) returns it.
+/// A receiver of status changes. [`Speaker::watch`](crate::Speaker::watch) returns this receiver.
 #[derive(Clone, Debug)]
 pub struct StatusWatch(pub(crate) watch::Receiver<Status>);
 
@@ -191,9 +191,9 @@ pub struct Negotiated {
     /// `true` if both sides support graceful restart (RFC 4724). The peer then keeps the routes
     /// when the connection ends without a NOTIFICATION.
     pub graceful_restart: bool,
-    /// The capabilities that this speaker offered and the peer did not, such as `ipv4 unicast`.
-    /// Only capabilities that affect the announced routes are listed: families, IPv6 next hops for
-    /// IPv4 routes, and graceful restart.
+    /// The capabilities that this speaker offered but the peer did not offer, such as `ipv4
+    /// unicast`. Only capabilities that affect the announced routes are listed: families, IPv6 next
+    /// hops for IPv4 routes, and graceful restart.
     pub refused: Vec<&'static str>,
     /// All capabilities in the OPEN of the peer.
     pub peer_capabilities: Vec<Capability>,

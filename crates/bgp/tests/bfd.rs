@@ -1,6 +1,6 @@
-//! Tests of the BFD thread over loopback. Its peer is another BFD thread or a test socket.
+//! Tests of the BFD thread over loopback. The peer is a second BFD thread or a test socket.
 #![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;

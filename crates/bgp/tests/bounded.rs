@@ -1,10 +1,9 @@
-//! Measures how much memory stays allocated while a peer sends 100,000 routes, and after it has
-//! sent them.
+//! Measures how much memory is allocated while and after a peer sends 100,000 routes.
 #![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 #[path = "speaker/hand.rs"]
-#[expect(dead_code, reason = "the tests of the speaker use the rest")]
+#[expect(dead_code, reason = "the speaker tests use the other items")]
 mod hand;
 
 use std::net::Ipv4Addr;

@@ -42,12 +42,12 @@ impl Config {
 /// The idle timeouts of the flow states.
 ///
 /// While flows off probation use less than half of the entries, the timeouts have their configured
-/// values. A flow then expires at its timeout or up to two ticks later. When they use more than
-/// half of the entries, timeouts shrink, so that an attacker has to keep sending packets to fill
-/// the table with forged flows. For each additional 1/16 of the entries in use, every timeout
-/// shrinks by 5/32 of its configured value. When 7/8 of the entries are in use, timeouts reach
-/// their minimum of 1/16 of the configured value. No timeout shrinks below the value of `new`, and
-/// a timeout that is configured to be shorter than `new` does not shrink at all.
+/// values. A flow then expires at its timeout or up to two ticks later. When flows off probation
+/// use more than half of the entries, timeouts shrink, so that an attacker has to keep sending
+/// packets to fill the table with forged flows. For each additional 1/16 of the entries in use,
+/// every timeout shrinks by 5/32 of its configured value. When 7/8 of the entries are in use,
+/// timeouts reach their minimum of 1/16 of the configured value. No timeout shrinks below the value
+/// of `new`, and a timeout that is configured to be shorter than `new` does not shrink at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// The timeout of a TCP flow that has sent only SYN packets, and of every flow on probation.

@@ -14,7 +14,7 @@ pub struct Counters {
     /// Entries created.
     pub insert: u64,
     /// The number of rewrites of a live entry: by a lookup that changed its tick or state, by an
-    /// insert of its tag, or by a reassignment to another backend slot.
+    /// insert with the same tag, or by a reassignment to a different backend slot.
     pub refresh: u64,
     /// Expired entries that were freed.
     pub expired: u64,

@@ -69,9 +69,9 @@ pub enum State {
 /// With a value of 8, a client that sends continuously is proven after two seconds. A client that
 /// rarely sends keeps its entry if its packets are at most 112 s apart, and its eighth packet
 /// proves the flow. MQTT, WebSocket and SSH send keep-alives every 15 to 60 s. A client that is
-/// silent for longer loses its entry, but its Maglev table selects the same backend until the pool
-/// changes. With a value of 15, packets could be only 60 s apart, which is too close to the usual
-/// keep-alive intervals.
+/// silent for longer loses its entry, but the Maglev table still selects the same backend for the
+/// client until the pool changes. With a value of 15, packets could be only 60 s apart, which is
+/// too close to the usual keep-alive intervals.
 pub(crate) const PROOF: u8 = 8;
 
 /// A live flow, as returned by [`crate::FlowTable::list`] and [`crate::FlowTable::peek`].

@@ -3,10 +3,10 @@
 //! Each hash has two buckets with four entries each. The search prefers a free or expired entry. If
 //! there are several, the search uses one in the first bucket, because lookups read that bucket
 //! first. If there is none, the search looks for a flow that can move to a free entry in its other
-//! bucket, and uses the old entry of that flow. If the table is 7/8 full, the search moves no flow
-//! when either bucket contains a flow on probation. Otherwise the search evicts the oldest flow on
-//! probation of the two buckets. If there is no such flow, it moves a flow to its other bucket and
-//! evicts the oldest flow on probation there.
+//! bucket, and uses the old entry of that flow. If no flow can move, the search evicts the oldest
+//! flow on probation in the two buckets. If these buckets contain no flow on probation, the search
+//! moves a flow to its other bucket and evicts the oldest flow on probation there. When the table
+//! is 7/8 full, the search evicts a flow on probation without trying to move a flow first.
 //!
 //! Invariant: a live flow that is not on probation may move between its two buckets, but is never
 //! evicted. A search moves at most one flow and reads at most eight other buckets.
@@ -71,9 +71,9 @@ impl FlowTable {
     /// Makes room when both buckets are full. `waiting` is the oldest flow on probation in the two
     /// buckets.
     ///
-    /// Moves a flow that can move to a free entry in its other bucket. Otherwise evicts `waiting`.
-    /// If `waiting` is `None`, moves a flow to its other bucket, and evicts the oldest flow on
-    /// probation there.
+    /// Moves a flow to a free entry in its other bucket, if possible. If no flow can move, evicts
+    /// `waiting`. If `waiting` is `None`, moves a flow to its other bucket, and evicts the oldest
+    /// flow on probation there.
     #[inline(never)]
     fn make_room_elsewhere(&mut self, at: Candidates, waiting: Option<Place>, now: Tick) -> Option<Place> {
         for from in places(at) {

@@ -24,7 +24,7 @@ pub struct Hit {
     /// packet.
     pub vip: u32,
     /// `true` if the packet is a SYN and the flow is closing. The packet opens a new connection
-    /// with the same 5-tuple, so the caller may choose another backend.
+    /// with the same 5-tuple, so the caller may choose a different backend.
     pub renewed: bool,
 }
 
@@ -377,7 +377,7 @@ impl FlowTable {
     }
 
     /// Returns the number of buckets. A complete walk with `list`, `purge` or `sweep` visits this
-    /// many.
+    /// many buckets.
     #[must_use]
     pub fn buckets(&self) -> usize {
         self.lines.len() - 1

@@ -19,7 +19,7 @@ fn table(capacity: usize) -> FlowTable {
     FlowTable::new(&Config { capacity, ..Config::default() }).unwrap()
 }
 
-/// Replaces the keyed hash (splitmix64).
+/// Returns a pseudorandom hash (splitmix64) instead of a keyed hash.
 fn hash(number: u64) -> u64 {
     let mut x = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -113,7 +113,7 @@ fn a_flow_goes_through_its_states_packet_by_packet() {
         (Syn, &[(101, Data), (102, FinOrRst), (103, Syn)], New, true),
         (Syn, &[(101, Data), (102, FinOrRst), (103, Syn), (104, Data)], Opened, false),
         (FinOrRst, &[(101, Data)], Reopened, false),
-        (Syn, &[(90, Data)], New, true), // A clock that goes back does not end the probation.
+        (Syn, &[(90, Data)], New, true), // A clock that runs backward does not end the probation.
     ];
     for (first, packets, state, on_probation) in rows {
         let mut table = table(64);
@@ -160,8 +160,7 @@ fn data_in_eight_ticks_proves_a_tcp_flow_and_nothing_less() {
             table.peek(hash(1), tick(at)).unwrap().state
         };
         for missing in (1..8).rev() {
-            // A SYN does not count toward the proof, and a second packet in the same tick does not
-            // count either.
+            // A SYN does not count toward the proof, nor does a second packet in the same tick.
             assert_eq!(state(Signal::Data, now), State::Opened, "{opening:?}, {missing} ticks are missing");
             now += 440;
             assert_eq!(state(Signal::Syn, now), State::Opened);
@@ -425,7 +424,8 @@ fn timeouts_shrink_as_the_table_fills_and_recover() {
         before = left;
     }
     // After half an hour all flows have expired. The first sweep finishes the current round. The
-    // second sweeps the whole table. The third repeats this with the timeouts of an empty table.
+    // second sweep covers the whole table. The third sweep does the same with the timeouts of an
+    // empty table.
     (0..3).for_each(|_| _ = table.sweep(usize::MAX, tick(8_000)));
     assert!(table.is_empty() && !table.is_filling());
 }

@@ -167,8 +167,8 @@ static __always_inline __be16 ethertype(__u8 protocol)
 // is not in a supported tunnel.
 //
 // Each branch adds a constant offset to find the inner packet. If the offset were added after the
-// branches, it would be a variable in a register. Without CAP_PERFMON, the verifier does not allow
-// adding a register to a pointer.
+// branches, the offset would be a variable in a register. Without CAP_PERFMON, the verifier does
+// not allow adding a register to a pointer.
 static __always_inline int read_tunnel(void *end, struct outer *outer)
 {
 	struct gre *gre = outer->payload;

@@ -1,5 +1,5 @@
-// Parsing code that all BPF programs use. It skips the Ethernet header and VLAN tags to find the
-// network header.
+// Parsing code that all BPF programs use. The code skips the Ethernet header and VLAN tags to find
+// the network header.
 #pragma once
 
 #include <linux/bpf.h>

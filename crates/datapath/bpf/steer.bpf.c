@@ -1,7 +1,7 @@
-// XDP program that selects packets for packet threads (see `whose.h`). It redirects them to the
-// AF_XDP socket of their queue and passes all other packets to the kernel. `packet.bpf.c` does the
-// same for packet sockets. The program only parses headers and looks up addresses. Rust code
-// decides what its maps contain.
+// XDP program that selects packets for packet threads (see `whose.h`). The program redirects these
+// packets to the AF_XDP socket of their queue, and passes all other packets to the kernel.
+// `packet.bpf.c` does the same for packet sockets. The program only parses headers and looks up
+// addresses. Rust code decides what the maps of the program contain.
 //
 // The program looks up the socket before it reserves headroom. If the queue has no socket, the
 // program may pass the frame to the kernel, which cannot parse a frame whose start was moved. Every
@@ -19,8 +19,8 @@ struct {
 const volatile __u8 no_socket_drops = 0; // set when the program is loaded
 
 // Reserves `encap_overhead` bytes of headroom before the frame, and writes a mark into the first of
-// these bytes. User space uses the mark to find the start of the frame. The mark is odd. An unmoved
-// frame starts with an even byte, because it is not a multicast frame.
+// these bytes. User space uses the mark to find the start of the frame. The mark is odd. A frame
+// without headroom starts with an even byte, because its destination is not a multicast address.
 static __always_inline int open_head_room(struct xdp_md *ctx, __u32 encap_overhead)
 {
 	__u8 *mark;

@@ -1,7 +1,7 @@
 // Decides whether a packet belongs to a packet thread or to the kernel. A packet belongs to a
 // packet thread if its destination is a VIP. This header file contains the maps of addresses, and
-// the code that looks up an address in them. `steer.bpf.c` uses it for frames, and `packet.bpf.c`
-// uses it for packet buffers of the kernel.
+// the code that looks up an address in them. `steer.bpf.c` uses this file for frames, and
+// `packet.bpf.c` uses it for packet buffers of the kernel.
 #pragma once
 
 #include <linux/icmpv6.h>
@@ -14,14 +14,14 @@
 // address belong to the kernel. All higher bits are reserved and must be zero.
 #define OWN 64
 
-// Bit 0 of an `ends` value marks a tunnel endpoint. Bits 1 to 15 contain the number of source ports
-// for upstream requests. Bits 16 to 31 contain the first of these ports.
+// Bit 0 of a value in the map `ends` marks a tunnel endpoint. Bits 1 to 15 contain the number of
+// source ports for upstream requests. Bits 16 to 31 contain the first of these ports.
 #define ENDS 1
 // Both map sizes are twice the limits in `steer/tunnel_endpoints.rs`, because a new set is added
 // before the old set is removed.
 #define MAX_TUNNEL_ENDPOINTS 512
 #define MAX_SOURCES 2048
-#define BY_GRE 1 // bits of a `sources` value
+#define BY_GRE 1 // bits of a value in the map `sources`
 #define BY_IPIP 2
 #define BY_GUE 4
 #define GUE_PORT 6080
@@ -62,7 +62,7 @@ struct prefix {
 	__u32 parent; // index of the next shorter prefix that contains this prefix
 };
 
-// The lookup table for prefix groups. `Table` in `steer/prefixes.rs` builds it.
+// The lookup table for prefix groups. `Table` in `steer/prefixes.rs` builds this table.
 struct prefix_table {
 	__u32 roots[2];
 	struct branch branches[MAX_PREFIXES];
@@ -108,8 +108,8 @@ struct {
 	__array(values, struct prefix_map);
 } prefixes SEC(".maps");
 
-// The addresses at which this machine receives outer packets. They include its own addresses and
-// the source prefixes of its tunnels.
+// The addresses at which this machine receives outer packets. These addresses include the machine's
+// own addresses and the source prefixes of its tunnels.
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, MAX_TUNNEL_ENDPOINTS);
@@ -251,8 +251,8 @@ static __always_inline int is_about_tunnel6(const struct icmp6hdr *icmp, bound e
 
 // Returns 1 if a packet to an address of this machine belongs to the packet threads. Such a packet
 // is a tunneled packet from an allowed sender, an ICMP error about an outer packet, or a reply to
-// an upstream request. Protocol and port identify these packets. All other packets to the machine
-// belong to the kernel.
+// an upstream request. The function identifies these packets by protocol and port. All other
+// packets to the machine belong to the kernel.
 static __always_inline int is_tunnel_endpoint(const struct network *net, bound end, const struct address *to)
 {
 	struct prefix6 key = { .length = 128 };

@@ -58,8 +58,8 @@ struct Link {
     interface: InterfaceId,
     received: u64,
     sent: u64,
-    /// The number of packets rejected because GRO had merged them or because they exceed the slot
-    /// size.
+    /// The number of packets that were rejected because GRO had merged them, or because they exceed
+    /// the slot size.
     merged: u64,
     /// The number of packets that the kernel dropped because the receive ring was full.
     lost: u64,
@@ -93,8 +93,8 @@ impl Room {
 /// The device of each thread, together with the frames that the thread owns.
 pub(crate) type Opened = Vec<(PacketDevice, Vec<PacketFrame>)>;
 
-/// Opens one socket per interface for each of `threads`, and attaches the interface's socket filter
-/// to it.
+/// Opens a socket on each interface for each of `threads` threads, and attaches the socket filter
+/// of the interface.
 pub(crate) fn open_all(
     interfaces: &[Interface],
     steers: &Steers,

@@ -25,7 +25,7 @@ pub enum AttachMode {
     /// XDP in the driver, before the kernel allocates a packet buffer.
     Driver,
     /// XDP in generic mode, which runs after the driver has allocated a packet buffer. Every driver
-    /// supports this mode, but it is slower.
+    /// supports generic mode, but generic mode is slower than driver mode.
     Generic,
     /// TCX ingress, which runs after packet sockets have received the packet and before the network
     /// stack.
@@ -132,7 +132,8 @@ pub(crate) struct Attachment {
 pub(crate) enum Link {
     /// A link to an XDP program. Another process can hold a second descriptor of the same link.
     Xdp(OwnedFd),
-    /// Any other link. The value is stored only because dropping it detaches the program.
+    /// A link to any other program. The value is stored only because dropping it detaches the
+    /// program.
     Other { _held: Box<dyn fmt::Debug + Send + Sync> },
 }
 

@@ -75,7 +75,7 @@ pub struct Settings {
     /// to a socket. `None` means all queues. With packet sockets this is the number of packet
     /// threads, and `None` means the largest number of queues among the interfaces.
     pub queues: Option<u32>,
-    /// The number of packet threads with software steering. With software steering, each queue has
+    /// The number of packet threads, for software steering. With software steering, each queue has
     /// an I/O thread, which distributes packets to the packet threads by flow. With `None`, each
     /// queue has its own packet thread. Packet sockets do not support software steering.
     pub steer_over: Option<NonZeroU16>,
@@ -199,9 +199,10 @@ struct Handover {
 /// when its data plane is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
-    /// This process.
+    /// This process owns the programs.
     Me,
-    /// Another process. During a handover, the old process remains the owner until it has exited.
+    /// A different process owns the programs. During a handover, the old process stays the owner
+    /// until it has exited.
     Another,
 }
 
@@ -301,8 +302,8 @@ impl DataPlane {
         })
     }
 
-    /// Returns the number of threads that have sockets. The number is the largest number of queues
-    /// on any interface.
+    /// Returns the number of threads that have sockets, which is the largest number of queues on
+    /// any interface.
     #[must_use]
     pub fn queues(&self) -> usize {
         self.sockets.iter().filter(|socket| !socket.links.is_empty()).count()
@@ -354,13 +355,13 @@ impl DataPlane {
     }
 
     /// Returns for how long stuck threads have been the only problem. Returns `None` if the last
-    /// call of [`DataPlane::health`] found no problem, or a problem that does not end by itself.
+    /// call of [`DataPlane::health`] found no problem, or found a permanent problem.
     #[must_use]
     pub fn stalled(&self) -> Option<Duration> {
         self.monitor.stalled()
     }
 
-    /// Returns the time for which the process did not run, if it was not reported before.
+    /// Returns how long the process did not run, unless this pause was already reported.
     pub fn pause(&mut self) -> Option<Pause> {
         self.monitor.pause()
     }
@@ -541,20 +542,20 @@ pub fn inspect_taken(name: &str) -> Result<Interface, StartError> {
     Ok(found.with_multi_buffer())
 }
 
-/// The maximum number of pending requests per service and thread that need replies from several
-/// backends. Even if every request times out after 20 ms, the limit allows 50,000 requests a
+/// The maximum number of pending requests that need replies from several backends, for each service
+/// on each thread. Even if every request times out after 20 ms, the limit allows 50,000 requests a
 /// second. If the backends reply in time, many more requests are possible.
 const GATHERED: usize = 1_024;
-/// The maximum number of pending proxied requests per service and thread. Even if every request
-/// times out after 200 ms, the limit allows 40,000 requests a second. Requests without a reply are
-/// not pending.
+/// The maximum number of pending proxied requests for each service on each thread. Even if every
+/// request times out after 200 ms, the limit allows 40,000 requests a second. Requests without a
+/// reply are not pending.
 const PASSING: usize = 8_192;
 /// The maximum number of fetches that a thread tracks while it fetches values for its cache. At
 /// most 128 fetches are in flight at a time. The table is larger because the ID of a completed
 /// fetch is not reused immediately.
 const FETCHES: usize = 1_024;
-/// The maximum number of pending client writes to replicated keys, per service and thread. Even if
-/// every write times out after 20 ms, the limit allows 50,000 writes a second.
+/// The maximum number of pending client writes to replicated keys, for each service on each thread.
+/// Even if every write times out after 20 ms, the limit allows 50,000 writes a second.
 const WRITES: usize = 1_024;
 /// The capacity, in frames, of each mailbox between two threads.
 const MAILBOX: usize = 1024;

@@ -44,7 +44,7 @@ pub enum StartError {
         /// The error that the kernel returned.
         why: String,
     },
-    /// The data plane cannot use an interface. The text lists all problems.
+    /// The data plane cannot use an interface. The message lists all problems.
     #[error("{0}")]
     Interface(String),
     /// The XDP program could not be loaded or attached.

@@ -5,9 +5,9 @@
 //! The checks run outside the packet threads and compare the number of loop iterations of each
 //! thread. A sleeping thread runs its loop ten times per second. If a thread has not run its loop
 //! for half a second, it is stuck or gets no processor time (`stall`). A stuck thread is a problem
-//! only if packets are waiting in its sockets or mailboxes. Time in which the whole process did not
-//! run is not counted (`pauses`). If the checks run four times a second, a problem is found within
-//! one second.
+//! only if packets are waiting in its sockets or mailboxes. The checks exclude the time in which
+//! the whole process did not run (`pauses`). If the checks run four times a second, a problem is
+//! found within one second.
 
 mod pauses;
 mod stall;
@@ -75,9 +75,9 @@ pub enum Problem {
     /// The kernel detached the socket from its queue. Only a restart binds a new socket.
     #[error("queue {queue} of {interface} has lost its socket")]
     SocketLost {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// The queue.
+        /// The number of the queue.
         queue: u16,
     },
     /// Packets for VIPs arrived on a queue without a socket, although each queue had a socket at
@@ -94,19 +94,19 @@ pub enum Problem {
     /// Another XDP program is attached to the interface.
     #[error("another XDP program (id {program}) is attached to {interface}")]
     ProgramReplaced {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
         /// The ID of that program in the kernel.
         program: u32,
     },
-    /// The interface was removed, or another interface has its name now.
+    /// The interface was removed, or a different interface now has its name.
     #[error("interface {0} is gone")]
     InterfaceGone(String),
 }
 
 impl Problem {
-    /// Returns `true` if the thread, socket or program works again only after an intervention. A
-    /// stuck thread may continue at any time.
+    /// Returns `true` if the problem persists until someone intervenes. A stuck thread, in
+    /// contrast, may continue on its own at any time.
     #[must_use]
     pub fn is_certain(&self) -> bool {
         !matches!(self, Self::ThreadStuck(..))
@@ -169,7 +169,7 @@ pub(crate) struct Monitor {
     programs: Vec<Program>,
     wakers: Arc<[Waker]>,
     pauses: Pauses,
-    /// The time since which stuck threads are the only problem, on the clock of `pauses`.
+    /// The time since which stuck threads have been the only problem, on the clock of `pauses`.
     stalled: Option<Instant>,
 }
 
@@ -178,9 +178,10 @@ struct Thread {
     name: ThreadName,
     progress: Progress,
     sockets: Vec<Socket>,
-    /// The time of the first check after the last iteration, and what the kernel reported then.
+    /// The time of the first check after the last iteration, and the scheduling data that the
+    /// kernel reported at that time.
     quiet: Option<(Instant, Option<Scheduling>)>,
-    /// The reason of the current stall. The reason stays the same until the stall ends, so that
+    /// The reason for the current stall. The reason stays the same until the stall ends, so that
     /// each stall is logged once.
     reason: Option<StallReason>,
 }
@@ -213,12 +214,12 @@ impl Monitor {
     }
 
     /// Returns for how long stuck threads have been the only problem. Returns `None` if there is no
-    /// problem or another problem.
+    /// problem, or if there are other problems.
     pub(crate) fn stalled(&self) -> Option<Duration> {
         Some(self.pauses.running(Instant::now()).saturating_duration_since(self.stalled?))
     }
 
-    /// Returns the time for which the process did not run, if it was not reported before.
+    /// Returns how long the process did not run, unless this pause was already reported.
     pub(crate) fn pause(&mut self) -> Option<Pause> {
         self.pauses.report(Instant::now())
     }
@@ -286,7 +287,7 @@ impl Monitor {
         problems.extend(without.then_some(Problem::QueueWithoutSocket));
         problems.extend(interfaces.iter().zip(&self.programs).filter_map(|(ours, one)| one.problem(ours)));
         let stalled = !problems.is_empty() && !problems.iter().any(Problem::is_certain);
-        // The thread made its last iteration at least this long ago.
+        // A stuck thread has made no iteration since this time.
         let since = now.checked_sub(STUCK_AFTER).unwrap_or(now);
         self.stalled = stalled.then(|| self.stalled.unwrap_or(since));
         Health::of(problems)

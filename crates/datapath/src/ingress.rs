@@ -2,12 +2,12 @@
 //! program is attached with TCX to the ingress of an interface.
 //!
 //! Invariant: the program is detached when the process ends, like the XDP programs (module
-//! `attach`). This requires BPF links for ingress, which exist since Linux 6.6. Without a link, the
-//! program would still drop packets for VIPs after the process is killed. The mode `af-packet` is
-//! therefore refused on older kernels.
+//! `attach`). This requires BPF links for ingress programs, which Linux 6.6 introduced. Without a
+//! link, the program would still drop packets for VIPs after the process is killed. The mode
+//! `af-packet` is therefore refused on older kernels.
 //!
-//! See bpf(2) for `BPF_PROG_QUERY`, and Linux 6.6 `kernel/bpf/tcx.c`. In Linux `net/core/dev.c`,
-//! packet sockets run before ingress.
+//! See bpf(2) for `BPF_PROG_QUERY`, and Linux 6.6 `kernel/bpf/tcx.c`. Linux `net/core/dev.c`
+//! delivers a packet to packet sockets before it runs ingress programs.
 
 use std::io;
 use std::os::fd::BorrowedFd;

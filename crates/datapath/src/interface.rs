@@ -3,7 +3,7 @@
 //!
 //! This module changes no settings, because a killed process could not restore them. The result of
 //! the method `findings` depends only on the properties that were read. The module does not read
-//! `/sys`, because `/sys` can show another network namespace.
+//! `/sys`, because `/sys` can show a different network namespace.
 //!
 //! See Linux `include/uapi/linux/{rtnetlink,ethtool}.h`.
 
@@ -46,7 +46,7 @@ pub struct Interface {
     /// `true` if the interface has carrier.
     pub has_carrier: bool,
     /// The name of the driver, such as `veth` or `virtio_net`. The name is empty if the driver does
-    /// not report one.
+    /// not report its name.
     pub driver: String,
     /// The number of active receive queues.
     pub queues: u32,
@@ -80,7 +80,7 @@ pub struct Features {
     /// VLAN offload: the NIC removes the VLAN tag from the frame, so XDP does not see the tag.
     pub rx_vlan: bool,
     /// Checksum offload: the device computes the checksums of sent packets. A veth device leaves
-    /// them incomplete.
+    /// the checksums incomplete.
     pub tx_checksum: bool,
 }
 
@@ -90,8 +90,8 @@ pub struct Master {
     /// The name of the interface. If the interface is in a different network namespace, this field
     /// contains its index instead.
     pub name: String,
-    /// The kind of the interface, which is `bond`, `team`, `bridge` or `vrf`. The text is empty if
-    /// the kernel does not report the kind.
+    /// The kind of the interface, which is `bond`, `team`, `bridge` or `vrf`. The string is empty
+    /// if the kernel does not report the kind.
     pub kind: String,
 }
 
@@ -263,8 +263,8 @@ impl Interface {
         })
     }
 
-    /// Reads from the kernel whether the driver supports XDP multi-buffer, and adds the answer to
-    /// these properties. The kernel reports this since Linux 6.3.
+    /// Reads from the kernel whether the driver supports XDP multi-buffer, and adds the result to
+    /// these properties. Only Linux 6.3 and later report this.
     ///
     /// # Cost
     /// Two generic netlink requests.

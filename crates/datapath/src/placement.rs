@@ -43,7 +43,7 @@ pub fn order(allowed: &Processors, near: &Processors) -> Vec<u32> {
 }
 
 /// Returns the processors on the memory node of a PCI device. The set is empty if the machine does
-/// not report them.
+/// not report these processors.
 pub(crate) fn near_device(bus: &str) -> Processors {
     let path = Path::new("/sys/bus/pci/devices").join(bus).join("local_cpulist");
     let list = (!bus.is_empty()).then(|| fs::read_to_string(path).ok()).flatten();
@@ -60,9 +60,9 @@ pub(crate) fn near_all(each: impl Iterator<Item = Processors>) -> Processors {
     if all.is_empty() { first } else { all }
 }
 
-/// Runs `job` on the processors in `near`, so that memory which the job is the first to access is
-/// allocated on their node. Afterwards the calling thread may use its previous processors again. If
-/// the process may not use any processor in `near`, the job runs on the current processors.
+/// Runs `job` on the processors in `near`, so that memory that the job touches for the first time
+/// is allocated on their node. Afterwards the calling thread may use its previous processors again.
+/// If the process may not use any processor in `near`, the job runs on the current processors.
 pub(crate) fn near_to<T>(near: &Processors, job: impl FnOnce() -> T) -> T {
     let allowed = allowed();
     let there: Processors = allowed.intersection(near).copied().collect();

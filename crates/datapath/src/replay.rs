@@ -63,8 +63,8 @@ impl Replay {
         Ok(Self { engine, counters, notices, filter: Filter::default(), ends: TunnelEndpoints::default() })
     }
 
-    /// Sets the filter and the tunnel endpoints. From now on, they determine which of the offered
-    /// frames the thread receives.
+    /// Sets the filter and the tunnel endpoints. From now on, the filter and the endpoints
+    /// determine which of the offered frames the thread receives.
     pub fn set_filter(&mut self, filter: Filter, ends: TunnelEndpoints) {
         (self.filter, self.ends) = (filter, ends);
     }

@@ -31,8 +31,8 @@ impl Sleeper {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// Returns `true` if the thread must be woken. Call this after adding work for the thread. Only
-    /// the first call after each announcement returns `true`.
+    /// Returns `true` if the thread must be woken. Call this method after adding work for the
+    /// thread. Only the first call after each announcement returns `true`.
     pub(crate) fn must_wake(&self) -> bool {
         fence(Ordering::SeqCst); // pairs with the fence in `about_to_sleep`
         self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)

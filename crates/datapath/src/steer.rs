@@ -272,8 +272,8 @@ impl Steer {
     }
 
     /// Updates the filter to match `wanted`. New entries are added before old entries are removed.
-    /// Packets to an address in both filters are redirected without interruption. Packets to an
-    /// address in neither filter always go to the kernel.
+    /// Packets to an address that is in both the old and the new filter are redirected without
+    /// interruption. Packets to an address that is in neither filter always go to the kernel.
     ///
     /// # Errors
     /// The filter is unchanged after [`SteerError::TooManyVips`], [`SteerError::TooManyPrefixes`],
@@ -325,8 +325,9 @@ impl Steer {
         Ok(SteerCounts::from_values(values))
     }
 
-    /// Updates the maps to match `wanted`. Addresses are added before prefixes change and removed
-    /// afterwards. An address of the machine must be in the map as long as a prefix covers it.
+    /// Updates the maps to match `wanted`: adds the new addresses, replaces the prefixes, and then
+    /// removes the old addresses. In this order, an address of the machine is always in the map
+    /// while a prefix covers the address.
     fn exchange(&mut self, wanted: &Filter) -> Result<Changed, SteerError> {
         let mut changed = Changed::default();
         self.write(wanted, &mut changed)?;

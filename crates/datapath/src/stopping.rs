@@ -30,9 +30,9 @@ impl Rounds {
     }
 }
 
-/// The number of shutdown rounds: one for each thread that may handle the same packet. These are
-/// the receiving thread, the thread selected by software steering, the thread that collects
-/// fragments, and the sending thread.
+/// The number of shutdown rounds: one for each thread that may handle the same packet. These
+/// threads are the receiving thread, the thread selected by software steering, the thread that
+/// collects fragments, and the sending thread.
 pub(crate) const ROUNDS: u8 = 4;
 
 #[cfg(all(test, loom))]

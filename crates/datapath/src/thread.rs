@@ -84,8 +84,8 @@ pub(crate) struct PacketThread<D: Sockets, F: Forward> {
     pub(crate) idle: Idle,
     pub(crate) rounds: Arc<Rounds>,
     pub(crate) origin: Instant,
-    /// The thread drops this value after it is pinned and has given up its capabilities, which
-    /// signals the starter.
+    /// The thread drops this value after it is pinned and has given up its capabilities. This
+    /// signals the data plane that the thread has started.
     pub(crate) born: Option<Sender<()>>,
     /// One sender for each round of the shutdown. A sender is dropped when the thread has finished
     /// the round.

@@ -132,8 +132,9 @@ impl Area {
         Ok((area, pools))
     }
 
-    /// Returns the bytes of a frame. For a long packet, these are the bytes in its slot. Otherwise
-    /// they extend from the start of the descriptor to the end of the chunk.
+    /// Returns the bytes of a frame. For a long packet, the result is the bytes in the slot of the
+    /// packet. Otherwise the result extends from the start of the descriptor to the end of the
+    /// chunk.
     #[inline]
     pub(crate) fn bytes<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         if frame.is_long() { self.long_bytes(frame) } else { self.chunk(frame) }

@@ -48,7 +48,8 @@ impl Waker {
         }
     }
 
-    /// Wakes the thread if it sleeps. Call this after adding frames to its mailbox.
+    /// Wakes the thread if it sleeps. Call this method after adding frames to the mailbox of the
+    /// thread.
     pub(crate) fn wake_for_mail(&self) {
         self.mail.store(true, Ordering::Relaxed);
         self.wake();
@@ -58,7 +59,8 @@ impl Waker {
     /// reads its mailboxes.
     pub(crate) fn turn_begins(&self) {
         // The flag is usually clear. Reading the flag first keeps its cache line shared with the
-        // threads that set the flag. A store would remove the line from their caches.
+        // threads that set the flag. A store would remove the line from the caches of these
+        // threads.
         if self.mail.load(Ordering::Relaxed) {
             self.mail.store(false, Ordering::Relaxed);
         }

@@ -2,7 +2,7 @@
 //! that are connected by mailboxes. Two of the three interfaces have fewer queues than there are
 //! threads.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a failed test may panic")]
 
 use std::collections::VecDeque;
 use std::sync::Arc;

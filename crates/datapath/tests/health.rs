@@ -1,7 +1,7 @@
 //! Checks that another thread can detect a stuck packet thread. The test uses engines with
 //! in-memory queues, and a forwarder that blocks on request.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};

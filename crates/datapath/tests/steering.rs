@@ -5,7 +5,7 @@
 //! dropped with a reason. The packets of a flow must be sent in order, except packets that arrived
 //! when the ring of their thread was full.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a failed test may panic")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,8 +39,8 @@ impl Random {
     }
 }
 
-/// Returns a UDP packet of a flow. The payload has the number of the packet within the flow, and
-/// space for a thread number.
+/// Returns a UDP packet of a flow. The payload contains the number of the packet within the flow,
+/// and space for a thread number.
 fn frame(flow: u16, number: u32) -> Vec<u8> {
     let link = [Mac([2, 0, 0, 0, 0, 1]).0, Mac([2, 0, 0, 0, 0, 2]).0].concat();
     let ip = [0x45, 0, 0, 36, 0, 0, 0, 0, 64, protocol::UDP, 0, 0, 198, 51, 100, 7, 203, 0, 113, 10];

@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Engine::new(MemoryDevice::new(FRAMES), Reflector(Arc::clone(&counters)), mailboxes, pool, counters);
     let request = [&[2, 0, 0, 0, 0, 1][..], &[2, 0, 0, 0, 0, 2], &[8, 0], b"hello"].concat();
     for frame in [&request[..], b"short"] {
-        assert!(engine.device_mut().inject(frame, 0), "there is a frame in the fill ring");
+        assert!(engine.device_mut().inject(frame, 0), "the fill ring must contain a frame");
     }
     let packets = engine.step(Now::from_nanos(1));
     println!("{packets} packets");

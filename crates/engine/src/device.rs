@@ -35,7 +35,7 @@ pub struct InKernel {
 pub enum TxOwner {
     /// This thread, which has a queue on the interface.
     Own,
-    /// Another thread.
+    /// A different thread.
     Other(ThreadId),
     /// No thread, because the interface does not exist.
     Nobody,

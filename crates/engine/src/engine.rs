@@ -5,8 +5,8 @@
 //! At any time, a frame is in exactly one of six places: the receive side of the device, the
 //! transmit side of the device, the free pool, the forwarder's held frames, the list of frames that
 //! belong to other threads (strays), or a mailbox. [`Engine::census`] counts the frames in each
-//! place. Summed over all threads, the counts equal the total number of frames. `Engine::new`
-//! allocates all memory.
+//! place. The counts of all threads add up to the total number of frames. `Engine::new` allocates
+//! all memory.
 
 mod steering;
 
@@ -23,7 +23,7 @@ use crate::mailbox::{Crossing, Mailboxes, Purpose};
 
 use self::steering::Turns;
 
-/// The number of one thread's frames in each of the six places.
+/// The counts of one thread's frames, by the six places where a frame can be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     /// Frames on the receive side of the device.
@@ -55,7 +55,7 @@ pub struct Engine<D: Device, F: Forward> {
     forward: F,
     port: Port<D>,
     batch: Vec<Arrival<D::Frame>>,
-    /// Frames that another thread processed and that this thread sends.
+    /// Frames that another thread processed and that this thread must send.
     outbound: Vec<(Received<D::Frame>, bool)>,
     arrived: Vec<Received<D::Frame>>,
     verdicts: Box<[Verdict]>,
@@ -71,7 +71,7 @@ struct Arrival<F> {
 }
 
 /// The state of the engine except the forwarder. This state is separate from the forwarder, so that
-/// `Forward::poll` can borrow it.
+/// `Forward::poll` can borrow this state.
 #[derive(Debug)]
 struct Port<D: Device> {
     device: D,

@@ -1,7 +1,7 @@
 //! Implements the loop of a packet thread for any device. An [`Engine`] receives frames from a
 //! [`Device`] and from the [`Mailboxes`] of the thread, calls a forwarder for the verdicts, and
-//! executes them. This crate contains an in-memory device. The crate `datapath` contains AF_XDP
-//! rings, packet sockets, threads and the sleep logic.
+//! executes the verdicts. This crate contains an in-memory device. The crate `datapath` contains
+//! AF_XDP rings, packet sockets, threads and the sleep logic.
 //!
 //! ```
 //! use engine::{Device, MemoryDevice, MemoryFrame};

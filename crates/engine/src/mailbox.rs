@@ -30,7 +30,7 @@ pub enum Purpose {
         end: usize,
     },
     /// The receiving thread sends the packet in `[0, end)`. The thread that processed the packet
-    /// has no queue on that interface.
+    /// has no queue on the outgoing interface.
     Send {
         /// The interface to send from.
         interface: InterfaceId,

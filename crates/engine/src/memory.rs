@@ -1,7 +1,7 @@
-//! A device with in-memory queues. Tests, benchmarks and `sluicegate replay` use it to run the
-//! engine and the pipeline without a kernel. Like kernel rings, the rings have a fixed capacity:
-//! injecting a frame requires a free frame in the fill ring, and sending requires room in the
-//! transmit ring.
+//! A device with in-memory queues. Tests, benchmarks and `sluicegate replay` use this device to run
+//! the engine and the pipeline without a kernel. Like kernel rings, the rings have a fixed
+//! capacity: injecting a frame requires a free frame in the fill ring, and sending requires room in
+//! the transmit ring.
 
 use std::collections::VecDeque;
 

@@ -5,7 +5,7 @@
 //! The caller passes the [`Key`] of the datagram with a keyed hash, the decision and the time
 //! ([`Millis`]). The caller also keeps the held frames, under the indexes that the table assigns
 //! ([`HoldSlot`]). The table allocates its memory once. If the first fragment of a datagram in the
-//! table is missing, at least one later fragment is held.
+//! table is missing, at least one later fragment of this datagram is held.
 //!
 //! The table follows §4.3 of the Maglev paper (Eisenbud et al., NSDI 2016) and the fragmentation
 //! rules of RFC 791 §3.2 and RFC 8200 §4.5.

@@ -68,8 +68,8 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the frame in this hold slot must be forwarded or dropped"]
 pub struct Release<D> {
-    /// The hold slot. The caller must take the frame out of this slot before the next call to
-    /// [`FragmentTable::later`], which may assign the slot to another frame.
+    /// The released hold slot. The caller must take the frame out of this slot before the next call
+    /// to [`FragmentTable::later`], which may assign the slot to another frame.
     pub slot: HoldSlot,
     /// The action that the caller must perform for the frame.
     pub fate: Fate<D>,

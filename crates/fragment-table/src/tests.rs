@@ -27,7 +27,7 @@ fn table() -> Table {
     FragmentTable::new(&config()).unwrap()
 }
 
-/// Replaces the keyed hash (splitmix64).
+/// Returns a pseudorandom hash (splitmix64) instead of a keyed hash.
 fn hash(number: u64) -> u64 {
     let mut x = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -2,7 +2,7 @@
 //! `Config::memory_bytes`. The test is a separate program, because the allocator counts the
 //! allocations of all threads.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 use std::alloc::System;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Prints the server that stores a key when clients use ketama. Run it with `cargo run --example
 //! where -- user:17 192.0.2.1 192.0.2.2:11212 192.0.2.3=5`.
 //!
-//! Give the servers with the same names, order and weights as in the clients' configuration. Each
-//! output line also names a second server. Clients use the second server after they have ejected
-//! the first one.
+//! List the servers with the same names and weights, and in the same order, as in the configuration
+//! of the clients. Each output line also names a second server. Clients use the second server after
+//! they have ejected the first one.
 
 use std::process::ExitCode;
 
@@ -39,8 +39,8 @@ fn server(text: &str) -> Option<(String, u32)> {
     Some((ring_name(host, port.parse().ok()?), weight.parse().ok()?))
 }
 
-/// Returns the server for a key hash, and the server that clients choose after they have ejected
-/// it.
+/// Returns the server for a key hash, and the second server, which clients choose after they have
+/// ejected the first one.
 fn owners(servers: &[(String, u32)], hash: u64) -> Result<(&str, Option<&str>), RingError> {
     let ring = |ejected: Option<u16>| {
         let servers = (0..).zip(servers).map(|(index, (ring_name, weight))| Server {

@@ -2,8 +2,8 @@
 //!
 //! The methods of [`Application`](crate::Application) that parse an answer return these types, or a
 //! [`NoAnswer`] if the datagram does not answer the request. The offsets in a [`Value`] refer to
-//! the answer from which the value was parsed. A caller that applies these offsets to another
-//! payload gets unrelated bytes or an empty slice.
+//! the answer from which the value was parsed. Applied to a different payload, the offsets select
+//! unrelated bytes or an empty slice.
 
 use thiserror::Error;
 
@@ -11,7 +11,7 @@ use thiserror::Error;
 /// same identifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnId {
-    /// The request id in the frame of the protocol. It is the same number as
+    /// The request id in the frame of the protocol. The id is the same number as
     /// [`crate::ExchangeId::request`].
     pub request: u16,
     /// An unpredictable number, computed as a keyed hash of a counter. If the nonce field of a
@@ -19,7 +19,7 @@ pub struct OwnId {
     pub nonce: u64,
 }
 
-/// A server's answer about one key.
+/// The answer of a server for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer<'a> {
     /// The key as the server stores it, not base64-encoded.
@@ -119,7 +119,7 @@ pub enum FetchedContent {
         /// `true` if the server reported that it stores the key in base64 form.
         is_base64: bool,
     },
-    /// The server has a value with this version. Only the version was requested.
+    /// The server has a value with this version. The fetch requested only the version.
     Version {
         /// The version that the server returned.
         cas: u64,
@@ -180,15 +180,15 @@ pub enum NoAnswer {
     /// The datagram ends within its header, or its length fields do not match its length.
     #[error("the answer is malformed")]
     Malformed,
-    /// The answer carries the id of another request.
-    #[error("the answer carries the id of another request")]
+    /// The answer carries the id of a different request.
+    #[error("the answer carries the id of a different request")]
     OtherRequest,
-    /// The datagram contains another nonce or no nonce. In the text protocol, error messages from a
-    /// server contain no nonce.
+    /// The datagram contains a different nonce or no nonce. In the text protocol, error messages
+    /// from a server contain no nonce.
     #[error("the answer does not carry the nonce of the request")]
     OtherNonce,
     /// The answer is about a key that was not requested.
-    #[error("the answer is for another key")]
+    #[error("the answer is for a different key")]
     OtherKey,
     /// The datagram is not the first one of an answer, and therefore contains no nonce.
     #[error("the datagram continues an answer and carries no nonce")]

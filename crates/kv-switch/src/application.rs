@@ -3,8 +3,8 @@
 //!
 //! The forwarder uses this trait to parse a request into an [`Ask`]. The `Ask` contains the offsets
 //! of the keys instead of their bytes. The offsets refer to the payload from which the `Ask` was
-//! parsed. A caller that applies these offsets to another payload gets unrelated bytes or an empty
-//! slice, but never a panic.
+//! parsed. Applied to a different payload, the offsets select unrelated bytes or an empty slice,
+//! but never cause a panic.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -14,11 +14,12 @@ use crate::{Answer, Copied, Fetch, Fetched, NoAnswer, Outcome, OwnId, Refusal, S
 /// A request-response protocol in which requests contain keys.
 ///
 /// The forwarder uses a protocol only through this trait. An implementation may hold settings, but
-/// no state that changes with requests. Its methods must not allocate memory or read a clock.
+/// no state that changes with requests. The methods of an implementation must not allocate memory
+/// or read a clock.
 ///
 /// The three required methods are sufficient to route requests by key. The other methods write and
-/// parse upstream requests, for example if the keys of a request are on several servers. Their
-/// default implementations report that the operation is not supported.
+/// parse upstream requests, for example if the keys of a request are on several servers. The
+/// default implementations of these other methods report that the operation is not supported.
 pub trait Application: fmt::Debug + Send + Sync {
     /// Parses one request.
     ///
@@ -35,10 +36,10 @@ pub trait Application: fmt::Debug + Send + Sync {
     /// if the key had to be decoded from base64.
     fn key<'a>(&self, payload: &'a [u8], item: &Item, room: &'a mut KeyRoom) -> &'a [u8];
 
-    /// Copies `request` to `out`, and shortens each time to live that is longer than `life`. The
-    /// request stays unchanged if it stores no value for longer than `life`. The [`Ask`] of the
-    /// request can also be used with the payload in `out`. For the rewritten request, only the
-    /// field `end` and the offsets of keys that follow a time to live may be incorrect.
+    /// Copies `request` to `out`, and reduces each time to live in the request to at most `life`.
+    /// Returns [`Shortened::Unchanged`] if no time to live exceeds `life`. The [`Ask`] of the
+    /// original request is also valid for the payload in `out`, except for the field `end` and the
+    /// offsets of keys that follow a time to live.
     fn shorten_life(&self, _request: &Request<'_>, _life: ShortLife, _out: &mut [u8]) -> Shortened {
         Shortened::Unchanged
     }
@@ -165,22 +166,22 @@ pub trait Application: fmt::Debug + Send + Sync {
     }
 
     /// Returns `false` if the server sends no reply to `request`, whether the request succeeds or
-    /// not. Errors such as a lack of memory are not considered.
+    /// fails. Replies to exceptional errors, such as a lack of memory, are ignored.
     fn has_answer(&self, _request: &Request<'_>) -> bool {
         true
     }
 
     /// Returns the properties of `request` if the request has the same result on every server that
-    /// stores the key. Returns `None` if the result depends on stored data, because the request
-    /// would then increase existing differences between replicas.
+    /// stores the key. Returns `None` if the result depends on stored data, because such a request
+    /// could make the replicas differ even more.
     fn replicated(&self, _request: &Request<'_>) -> Option<Replicated> {
         None
     }
 
-    /// Writes the upstream request for one replica of `request` to `out`, and reduces the time to
-    /// live to `life`. The upstream request is at most 40 bytes longer than the client's request.
-    /// Returns the length in bytes, or `None` if the request is not [replicated](Self::replicated)
-    /// or `out` is too short.
+    /// Writes an upstream request to `out` that carries out `request` on one replica, with the time
+    /// to live limited to `life`. The upstream request is at most 40 bytes longer than the client's
+    /// request. Returns the length in bytes, or `None` if the request is not
+    /// [replicated](Self::replicated) or `out` is too short.
     fn write_replica(
         &self,
         _request: &Request<'_>,
@@ -205,8 +206,8 @@ pub trait Application: fmt::Debug + Send + Sync {
         Err(NoAnswer::NeverAsked)
     }
 
-    /// Writes the reply to the client of a [replicated](Self::replicated) request to `out`, as one
-    /// datagram. Returns the length in bytes, or `None` if the request is not replicated or `out`
+    /// Writes the reply to a [replicated](Self::replicated) request to `out`, as one datagram for
+    /// the client. Returns the length in bytes, or `None` if the request is not replicated or `out`
     /// is too short.
     fn write_outcome(&self, _request: &Request<'_>, _outcome: Outcome, _out: &mut [u8]) -> Option<usize> {
         None
@@ -220,8 +221,8 @@ pub trait Application: fmt::Debug + Send + Sync {
     }
 }
 
-/// A reply that is written in advance, when its value is cached. The fields describe the position
-/// of the key and the value in the reply.
+/// A reply that is written in advance, at the time when a value is stored in the cache. The fields
+/// describe the position of the key and the value in the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prepared {
     /// The length of the reply in bytes.
@@ -345,9 +346,9 @@ pub struct Ask {
     pub plan: Plan,
     /// The effect of the request on its keys.
     pub effect: Effect,
-    /// The number of the verb (the command of the request), as
-    /// [`Verb::number`](crate::Verb::number) returns it. Counters use it. A protocol with other
-    /// verbs uses [`Verb::Request`](crate::Verb::Request).
+    /// The index of the verb (the command of the request) in tables of counters, as returned by
+    /// [`Verb::number`](crate::Verb::number). Protocols other than memcached use
+    /// [`Verb::Request`](crate::Verb::Request).
     pub verb: u8,
     /// The number of keys, which is 0 only for [`Plan::Keyless`].
     pub keys: u16,
@@ -358,7 +359,7 @@ pub struct Ask {
     pub first: Item,
 }
 
-// Packet threads store one `Ask` for each packet of a batch.
+// An `Ask` must be small, because packet threads store one `Ask` for each packet of a batch.
 const _: () = assert!(size_of::<Ask>() <= 32);
 
 impl Ask {
@@ -396,8 +397,8 @@ pub enum Plan {
     /// The request has several keys and one reply. If the keys are on several servers, the answers
     /// must be combined into that reply.
     Join,
-    /// The request has no key. Any server can answer it, so the server is chosen by the hash of the
-    /// flow.
+    /// The request has no key. Any server can answer such a request, so the server is chosen by the
+    /// hash of the flow.
     Keyless,
 }
 

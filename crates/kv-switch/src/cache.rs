@@ -4,9 +4,9 @@
 //! servers. The caller sends the fetches and provides the time in nanoseconds.
 //!
 //! A cached value is no longer served if its lease has ended, if the configuration generation has
-//! changed, or if a write of its key or the answer to such a write has passed through this machine.
-//! Each key has at most one fetch in progress. The number of fetches is at most 5 % of the number
-//! of hits, plus [`FREE_FETCHES`] per second. All memory is reserved when the cache is created.
+//! changed, or if this machine has forwarded a write to its key or the answer to such a write. Each
+//! key has at most one fetch in progress. The number of fetches is at most 5 % of the number of
+//! hits, plus [`FREE_FETCHES`] per second. All memory is reserved when the cache is created.
 //!
 //! The leases follow Gray and Cheriton, SOSP 1989. Servers do not notify the cache of changes, so
 //! the cache compares versions instead.
@@ -50,9 +50,9 @@ pub struct CacheConfig {
     pub sum: fn(&[u8]) -> u16,
 }
 
-/// A cache of hot values. `T` is the type by which the caller identifies the address and port at
-/// which a server is asked. Different processes of a server may have different values of a key, so
-/// `T` is a part of the name of each cached value.
+/// A cache of hot values. `T` is the type by which the caller identifies the address and port to
+/// which a fetch is sent. Processes on different ports of a server may store different values for a
+/// key, so `T` is part of the name of each cached value.
 #[derive(Debug)]
 pub struct Cache<T> {
     epochs: Arc<Epochs>,
@@ -71,7 +71,7 @@ pub struct Read<'a, T> {
     /// The keyed hash of the key. All packet threads must use the same secret, because they use
     /// this hash to look up the shared [`Epochs`].
     pub hash: u64,
-    /// The number by which the caller identifies the server that stores the key.
+    /// The caller's identifier for the server that stores the key.
     pub server: u32,
     /// The key.
     pub key: &'a [u8],
@@ -79,11 +79,11 @@ pub struct Read<'a, T> {
     pub lease: Lease,
     /// The maximum number of fetches from this server that this thread may have in progress.
     pub fills_per_server: u16,
-    /// The current configuration generation. Values that were cached in another generation are not
-    /// served.
+    /// The current configuration generation. Values that were cached in a different generation are
+    /// not served.
     pub generation: u64,
-    /// The address and port at which the server is asked. Values that were fetched at another
-    /// address are not served.
+    /// The address and port to which requests for the server are sent. Values that were fetched
+    /// from a different address or port are not served.
     pub asked: T,
 }
 
@@ -117,7 +117,7 @@ impl<T: Copy + PartialEq> Cache<T> {
     /// Creates an empty cache.
     ///
     /// # Cost
-    /// Reserves [`CacheConfig::memory`] and 370 KB.
+    /// Reserves [`CacheConfig::memory`] plus 370 KB.
     #[must_use]
     pub fn new(config: &CacheConfig) -> Self {
         let [first, second] = config.seed;
@@ -151,8 +151,8 @@ impl<T: Copy + PartialEq> Cache<T> {
         let candidates = || candidates.iter().flatten();
         let copies = candidates().fold(0, |all, number| all ^ self.shard.load(*number));
         let blocks = candidates().fold(0, |all, number| all ^ self.shard.load_block(*number));
-        // `black_box` prevents the compiler from removing the loads, because their results are not
-        // used.
+        // The results of the loads are not used, so the compiler would remove the loads without
+        // `black_box`.
         std::hint::black_box((epochs, copies, blocks));
     }
 
@@ -242,8 +242,8 @@ impl<T: Copy + PartialEq> Cache<T> {
         self.counts.asked += 1;
     }
 
-    /// Returns the counters since the cache was created. The field `bytes` is the current number of
-    /// bytes, not a total.
+    /// Returns the event counts since the cache was created. The field `bytes` is not a count of
+    /// events, but the current number of bytes.
     #[must_use]
     pub fn counts(&self) -> CacheCounts {
         CacheCounts { evictions: self.shard.evictions, bytes: self.shard.used_bytes, ..self.counts }

@@ -1,5 +1,5 @@
 //! A fixed-size table of upstream requests that are waiting for an answer, for one packet thread.
-//! Such a request is called an exchange.
+//! An upstream request that waits for its answer is called an exchange.
 //!
 //! The table assigns a source port and a request id to each exchange, and finds the exchange to
 //! which an answer belongs. Exchanges expire in the order of their deadlines. The caller provides
@@ -9,7 +9,7 @@
 //! [`EXCHANGE_REST_NS`] after its exchange has ended, so a late answer matches no exchange. Each
 //! slot has a fixed share of all ids and uses them one after another. After a slot has used its
 //! last id, the slot is blocked until its ids may be reused. A new exchange uses the slot that
-//! became free most recently. If all slots were used equally often instead, they would all be
+//! became free most recently. If all slots were used equally often instead, all of them would be
 //! blocked at the same time.
 
 use std::mem;
@@ -41,7 +41,7 @@ pub enum ExchangeError {
     Capacity {
         /// The requested capacity.
         capacity: usize,
-        /// The number of available ids, which is 65,536 for each port, without
+        /// The number of available ids, which is 65,536 for each port, minus one for
         /// [`Exchanges::spare_id`].
         ids: usize,
     },
@@ -58,8 +58,7 @@ pub struct Exchanges<T> {
     /// chain for each timeout.
     chains: Box<[Chain]>,
     first_port: u16,
-    /// The number of ids. Internally, ids are numbered from 0. The value `first` is added to them
-    /// modulo `ids`.
+    /// The number of ids. The table numbers the ids from 0, and starts with the id `first`.
     ids: usize,
     first: usize,
     /// The number of ids per slot. A slot uses the ids `first + slot + turn * capacity`, modulo
@@ -101,7 +100,7 @@ impl<T> Exchanges<T> {
     /// # Errors
     /// Returns an [`ExchangeError`] if `ports` is empty or `capacity` is out of range.
     /// # Cost
-    /// Reserves memory for all slots, which take 48 bytes and the size of `T` each. The kernel
+    /// Reserves memory for all slots, each of which takes 48 bytes plus the size of `T`. The kernel
     /// provides physical memory when a slot is used for the first time. The table supports at most
     /// `ids / EXCHANGE_REST_NS` exchanges per second, which is half a million with 16 ports. At
     /// half of that rate, half of the slots are blocked.
@@ -116,8 +115,8 @@ impl<T> Exchanges<T> {
         }
     }
 
-    /// Returns the id that no exchange ever has, for requests without an answer. If a server
-    /// answers such a request, its answer belongs to no exchange.
+    /// Returns an id that no exchange ever uses, for requests that need no answer. If a server
+    /// answers such a request anyway, the answer matches no exchange.
     #[must_use]
     pub fn spare_id(&self) -> ExchangeId {
         self.port_and_request(self.ids)
@@ -217,8 +216,8 @@ impl<T> Exchanges<T> {
         self.live == 0
     }
 
-    /// Returns `now`, or the latest time seen so far if `now` is earlier. Chains must stay ordered
-    /// by time.
+    /// Returns `now`, or the latest time seen so far if `now` is earlier. Time must not go
+    /// backward, because the chains are ordered by time.
     fn clock(&mut self, now: u64) -> u64 {
         self.latest = self.latest.max(now);
         self.latest

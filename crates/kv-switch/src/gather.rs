@@ -2,9 +2,9 @@
 //!
 //! [`Gather`] assigns each key to a part, which is one upstream request to one server. [`Gather`]
 //! also records where the answer for each key is stored. The caller manages the exchanges and the
-//! received frames, and identifies frames by numbers. A key receives at most one answer, which must
-//! be an answer to the part of the key and must contain the key. After the request is complete or
-//! has failed, the state does not change.
+//! received frames, and assigns a number to each frame. At most one answer is accepted for each
+//! key. The answer must contain the key and must belong to the part that requested the key. After
+//! the request is complete or has failed, the state does not change.
 
 use std::ops::ControlFlow;
 
@@ -169,8 +169,8 @@ impl Gather {
         self.settle(part, state, |_| true)
     }
 
-    /// Sets the state of all waiting keys in a part for which `is_meant` returns `true`. If `state`
-    /// is [`State::Waiting`], the request fails.
+    /// Sets the state of all waiting keys in a part for which `is_meant` returns `true`. The state
+    /// [`State::Waiting`] means that the whole request fails.
     fn settle(&mut self, part: u8, state: State, mut is_meant: impl FnMut(&Item) -> bool) -> Progress {
         if self.waiting == 0 {
             return Progress::Unchanged;

@@ -1,14 +1,14 @@
-//! The upstream requests into which a request for keys of several servers is split.
+//! Splits a request for keys on several servers into upstream requests.
 //!
-//! [`Parts`] assigns each key to a datagram to the server of the key, and begins a further datagram
-//! if the key does not fit. The module `gather_table` sends the datagrams.
+//! [`Parts`] adds each key to a datagram for the server that stores the key, and begins a new
+//! datagram if the key does not fit. The module `gather_table` sends the datagrams.
 
 use crate::{ExchangeId, MAX_KEYS};
 
 /// The server that stores a key, and the maximum payload of a datagram to that server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The number by which the caller identifies the server.
+    /// The caller's identifier for the server.
     pub server: u32,
     /// The maximum payload of one datagram to the server, in bytes.
     pub room: u16,
@@ -26,7 +26,7 @@ pub(crate) struct Part {
     pub(crate) server: u32,
     /// The number of unused payload bytes in the datagram.
     room: usize,
-    /// `None` if no further answer is expected.
+    /// The exchange of this part, or `None` if no further answer is expected.
     pub(crate) exchange: Option<ExchangeId>,
 }
 

@@ -25,7 +25,7 @@ pub struct GatherConfig<'a> {
     /// The source ports of upstream requests. No other table may use these ports.
     pub ports: RangeInclusive<u16>,
     /// The maximum number of client requests in progress for one pool. All pools together may have
-    /// one and a half times as many.
+    /// one and a half times as many requests in progress.
     pub requests: usize,
     /// The maximum number of exchanges that the caller begins itself.
     pub others: usize,
@@ -45,7 +45,7 @@ pub struct GatherTable<T, X = Infallible> {
     entries: Vec<Option<Entry<T>>>,
     /// The indices of free entries.
     free: Vec<u32>,
-    /// The requests and the keys of each pool.
+    /// How many requests and keys of each pool are in the table.
     requests_of: Shares,
     keys_of: Shares,
     /// One region of [`REQUEST_BYTES`] for each entry.
@@ -66,7 +66,7 @@ pub struct NewGather<'a, T> {
     pub timeout: usize,
     /// Determines the result for a key that has no server or whose server does not answer in time.
     pub late: Late,
-    /// The number of the pool, for the division of the table among pools.
+    /// The number that identifies the pool. The table limits how many entries each pool may use.
     pub pool: u32,
     /// The caller's data for the request.
     pub context: T,
@@ -92,7 +92,7 @@ pub enum NotTaken {
     /// The protocol does not accept the datagram as an answer.
     NoAnswer(NoAnswer),
     /// No key of the part is waiting for this answer. The answer is a duplicate, or its key belongs
-    /// to another part.
+    /// to a different part.
     Unasked,
 }
 
@@ -146,8 +146,8 @@ struct Entry<T> {
     /// `true` if a key is treated as missing because its server did not answer.
     is_incomplete: bool,
     parts: Parts,
-    /// The indices of the answer memory reserved for the keys. The first `used` of them contain
-    /// answers.
+    /// The indices of the answer memory reserved for the keys. The first `used` indices refer to
+    /// memory that contains answers.
     answers: [u32; MAX_KEYS],
     used: usize,
     context: T,
@@ -196,7 +196,7 @@ impl<T, X> GatherTable<T, X> {
         let keys_of = Shares::new(config.requests * KEYS_A_REQUEST);
         let (count, keys, [first, second]) = (requests_of.total(), keys_of.total(), config.seed);
         let nonces = KeyHash::sip(first, second);
-        // Each part has at least one key.
+        // Each part has at least one key, so one exchange per key is sufficient.
         let capacity = (keys + config.others).min(ids.saturating_sub(1));
         let numbers = |count: usize| (0..u32::try_from(count).unwrap_or(u32::MAX)).rev().collect();
         Ok(Self {
@@ -270,7 +270,7 @@ impl<T, X> GatherTable<T, X> {
     }
 
     /// Begins an exchange for each part. If one of the exchanges cannot begin, the function ends
-    /// the others.
+    /// the other exchanges.
     fn begin_exchanges(
         &mut self,
         now: u64,
@@ -430,7 +430,7 @@ impl<T, X> GatherTable<T, X> {
         }
     }
 
-    /// Treats an unreachable server like one that has timed out. Returns the progress of the
+    /// Treats an unreachable server like a server that has timed out. Returns the progress of the
     /// request.
     pub fn give_up(&mut self, now: u64, number: u32, part: u8) -> Progress {
         let entry = self.entries.get_mut(number as usize).and_then(Option::as_mut);
@@ -519,7 +519,7 @@ impl<T, X> GatherTable<T, X> {
         self.len() == 0
     }
 
-    /// Returns `true` if no request and no other exchange is in progress.
+    /// Returns `true` if neither a request nor another exchange is in progress.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.is_empty() && self.exchanges.is_empty()

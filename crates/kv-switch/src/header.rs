@@ -28,8 +28,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Creates the protocol for the application id `id`. Requests with another application id are
-    /// refused.
+    /// Creates the protocol for the application id `id`. Requests with a different application id
+    /// are refused.
     #[must_use]
     pub const fn new(id: u8) -> Self {
         Self { id }

@@ -282,7 +282,7 @@ pub fn hottest<'a>(threads: impl IntoIterator<Item = &'a HotKeys>, most: usize) 
             let [at_least, at_most, known] = found.entry((service, key)).or_default();
             *at_least += count - over;
             *at_most += count;
-            // If the table of a thread contains the key, the table gives an upper bound for the
+            // If the table of a thread contains the key, the table provides an upper bound for the
             // count. In every other thread, the count is at most `missed`.
             *known += thread.missed();
         }
@@ -312,7 +312,7 @@ fn put<T>(row: &mut [T], place: usize, value: T) {
     }
 }
 
-/// Converts a cell index or a heap position to `u16`. Both are at most [`MOST_ROOM`].
+/// Converts a cell index or a heap position to `u16`. Both numbers are at most [`MOST_ROOM`].
 fn number(place: usize) -> u16 {
     u16::try_from(place).unwrap_or(NONE)
 }

@@ -54,7 +54,8 @@ impl KeyHash {
         }
     }
 
-    /// Returns the hash of a key. SipHash gives 64 bits, and the other functions give 32 bits.
+    /// Returns the hash of a key. SipHash produces 64 bits, and the other functions produce 32
+    /// bits.
     ///
     /// # Cost
     /// SipHash runs one round for each 8 bytes. MD5 processes one block for each 64 bytes,
@@ -95,7 +96,8 @@ pub(crate) fn md5_points(text: &[u8]) -> [u32; 4] {
 /// Returns the hash that libmemcached and nutcracker call `fnv1a_64`. This hash is the default of
 /// nutcracker. The function is FNV-1a with the offset and the prime of the 64-bit variant truncated
 /// to 32 bits. The bytes of the key are treated as signed, because `char` is signed on x86-64. The
-/// hash distributes keys unevenly. Use it only to find keys that other clients have stored.
+/// hash distributes keys unevenly. Use this function only to find keys that other clients have
+/// stored.
 #[inline]
 #[must_use]
 pub fn fnv1a_64(key: &[u8]) -> u32 {

@@ -76,12 +76,13 @@
 //! # Other applications
 //!
 //! To add a protocol, implement [`Application`] for a type. Three methods are required. The default
-//! implementations of the others report that the operation is not supported. Methods must not
-//! allocate memory, keep state or read a clock. In Sluicegate, the configuration key `kv.protocol`
-//! selects the protocol. This example is the use case of the SmartSwitch paper, in which servers
-//! provide read-only blocks of a distributed file system such as Hadoop's. A request identifies a
-//! block by the 16 bytes after the operation byte, which are a file id and an offset. All requests
-//! for a block go to the same server, which then has the block in memory.
+//! implementations of the other methods report that the operation is not supported. Methods must
+//! not allocate memory, keep state or read a clock. In Sluicegate, the configuration key
+//! `kv.protocol` selects the protocol. The following example is the use case of the SmartSwitch
+//! paper. In this use case, servers provide read-only blocks of a distributed file system such as
+//! Hadoop's. A request identifies a block by the 16 bytes after the operation byte, which are a
+//! file id and an offset. All requests for a block go to the same server, which then has the block
+//! in memory.
 //!
 //! ```
 //! use std::ops::ControlFlow;
@@ -108,7 +109,7 @@
 //!             None => return Err(Refusal::ShortFrame),
 //!         }
 //!         let key = Item { start: 1, len: 16, encoding: Encoding::Raw };
-//!         // Blocks never change, so a copy may answer any client.
+//!         // Blocks never change, so a cached copy can answer any client.
 //!         Ok(Ask::one(Verb::Request.number(), Effect::Read { cacheable: true }, key))
 //!     }
 //!

@@ -5,9 +5,9 @@
 //! reply from it, `replicas` replicates writes, `expiry` limits times to live, and `quiet` detects
 //! writes without a reply.
 //!
-//! Memcached parses an accepted datagram as exactly one command with the same keys, and this
-//! command ends at the last byte of the datagram. Some requests that memcached tolerates are
-//! refused. Tests compare each case with the recorded behavior of memcached 1.6.18.
+//! A datagram is accepted only if memcached would also parse it as exactly one command with the
+//! same keys, and the command ends at the last byte of the datagram. Some requests that memcached
+//! tolerates are refused. Tests compare each case with the recorded behavior of memcached 1.6.18.
 //!
 //! References: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`, `proto_parser.c`.
 

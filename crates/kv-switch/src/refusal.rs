@@ -13,7 +13,7 @@ pub enum Refusal {
     /// requests.
     #[error("the request does not consist of exactly one datagram")]
     TotalNotOne,
-    /// Bytes follow after the first command in the datagram.
+    /// The datagram contains further bytes after the first command.
     #[error("the datagram contains more than one command")]
     SeveralCommands,
     /// The command is unknown to memcached, or the operation is unknown to the protocol.

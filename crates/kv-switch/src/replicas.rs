@@ -1,5 +1,5 @@
-//! A fixed-size table, used by one packet thread, of writes in progress. Each write is sent to all
-//! servers of its key.
+//! Tracks the replicated writes in progress on one packet thread in a fixed-size table. Each write
+//! is sent to all servers of its key.
 //!
 //! [`Writes`] writes the upstream request for each server, collects the outcomes, and decides which
 //! reply the client receives. The exchanges are stored in the [`GatherTable`] of the thread. The
@@ -52,8 +52,8 @@ pub struct CopyId {
 pub struct Replica {
     /// The server, and the maximum payload of a datagram to it.
     pub target: Target,
-    /// The maximum time to live of the stored value. This limit is set if the server replaces
-    /// another server that is out of service.
+    /// The maximum time to live of the stored value. This limit is set if the server replaces an
+    /// unavailable server.
     pub life: Option<ShortLife>,
 }
 
@@ -70,7 +70,7 @@ pub struct NewWrite<'a, T> {
     /// The timeout for each server, as an index into
     /// [`GatherConfig::timeouts`](crate::GatherConfig::timeouts).
     pub timeout: usize,
-    /// The number of the pool, for the division of the table among pools.
+    /// The number that identifies the pool. The table limits how many entries each pool may use.
     pub pool: u32,
     /// The caller's data for the write.
     pub context: T,
@@ -151,7 +151,7 @@ struct Part {
     server: u32,
     life: Option<ShortLife>,
     nonce: u64,
-    /// `None` if no answer is expected any longer.
+    /// The exchange with the server, or `None` if no further answer is expected.
     exchange: Option<ExchangeId>,
 }
 
@@ -244,9 +244,9 @@ impl Acks {
 }
 
 impl<T> Writes<T> {
-    /// Creates an empty table for `requests` writes in progress of one pool. All pools together may
-    /// have one and a half times as many. The second argument is a random
-    /// secret for nonces. Use a new secret for each table and after each restart.
+    /// Creates an empty table in which one pool can have at most `requests` writes in progress. All
+    /// pools together can have one and a half times as many writes in progress. The second argument
+    /// is a random secret for nonces. Use a new secret for each table and after each restart.
     ///
     /// # Cost
     /// Reserves 2 KB for each write. The kernel provides physical memory on first use.
@@ -307,7 +307,7 @@ impl<T> Writes<T> {
     }
 
     /// Begins an exchange for each server. If one of the exchanges cannot begin, the function ends
-    /// the others.
+    /// the other exchanges.
     fn begin_exchanges<G, X>(
         &mut self,
         requester: &mut Requester<'_, G, X>,
@@ -419,7 +419,7 @@ impl<T> Writes<T> {
         self.take(copy, Said::Never)
     }
 
-    /// Treats an unreachable server like one that has timed out. Returns the new state of the
+    /// Treats an unreachable server like a server that has timed out. Returns the new state of the
     /// write.
     pub fn give_up<G, X>(&mut self, requester: &mut Requester<'_, G, X>, copy: CopyId) -> Answered {
         if let Some(id) = self.part(copy).and_then(|(_, part)| part.exchange) {
@@ -503,7 +503,7 @@ fn request_place(write: u32, length: usize) -> std::ops::Range<usize> {
     start..start + length
 }
 
-/// The maximum length of an upstream request, which is the payload of one Ethernet frame and the
+/// The maximum length of an upstream request, which is the payload of one Ethernet frame plus the
 /// bytes that this machine adds.
 const REQUEST_BYTES: usize = 1_536;
 /// The maximum number of bytes by which an upstream request can be longer than the client's

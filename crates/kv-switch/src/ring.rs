@@ -23,7 +23,8 @@ pub struct Server<'a> {
     /// The weight of the server, which must be at least 1. The share of a server is its weight
     /// divided by the sum of all weights.
     pub weight: u32,
-    /// `true` if the server is left out of the ring. Clients do this if a server does not respond.
+    /// `true` if the server is left out of the ring. Clients leave out a server that does not
+    /// respond.
     pub is_ejected: bool,
 }
 
@@ -120,7 +121,7 @@ impl Ring {
     /// [build](Self::build) a ring with ejected servers.
     ///
     /// # Cost
-    /// The cost of [`Self::lookup`], and one step for each skipped point. On average, 1.5 steps are
+    /// The cost of [`Self::lookup`] plus one step for each skipped point. On average, 1.5 steps are
     /// needed if a third of the servers are down. If all servers are down, every point is visited.
     #[inline]
     pub fn choose(&self, hash: u64, mut usable: impl FnMut(u16) -> bool) -> Option<Choice> {
@@ -151,10 +152,10 @@ impl Ring {
     }
 }
 
-/// Returns the number of MD5 digests that are computed for a server. Each digest gives four points.
-/// The number is floor(share x 40 x servers), computed with single precision and with the same
-/// order of operations as in libmemcached and nutcracker. For some numbers of servers with equal
-/// weights, rounding gives 39 instead of 40.
+/// Returns the number of MD5 digests that are computed for a server. Each digest yields four
+/// points. The number is floor(share x 40 x servers), computed with single precision and with the
+/// same order of operations as in libmemcached and nutcracker. For some numbers of servers with
+/// equal weights, rounding gives 39 instead of 40.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 40 times 65,535 fits u32")]
 #[allow(clippy::cast_precision_loss, reason = "both libraries use single precision")]
 fn rounds(weight: u32, total: u64, servers: u16) -> u32 {

@@ -57,7 +57,7 @@ impl Routes {
     /// # Errors
     /// Returns a [`RouteError`] if a rule is repeated or an exact key is empty.
     /// # Cost
-    /// One sort. A rule takes 24 bytes plus the length of its key or prefix.
+    /// One sort of all rules. A rule takes 24 bytes plus the length of its key or prefix.
     pub fn build(exact: &[(&[u8], u32)], prefixes: &[(&[u8], u32)]) -> Result<Self, RouteError> {
         if exact.iter().any(|(key, _)| key.is_empty()) {
             return Err(RouteError::EmptyKey);
@@ -108,7 +108,7 @@ fn sorted(rules: &[(&[u8], u32)]) -> Result<Box<[Rule]>, RouteError> {
 }
 
 /// Sets `shorter` in all rules. Because the rules are sorted, all prefixes of a rule precede it,
-/// and each of them is a prefix of the next one.
+/// and each of these prefixes is a prefix of the next.
 fn nested(mut rules: Box<[Rule]>) -> Result<Box<[Rule]>, RouteError> {
     let mut open: Vec<(u32, Box<[u8]>)> = Vec::new();
     for (index, rule) in rules.iter_mut().enumerate() {

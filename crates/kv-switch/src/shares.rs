@@ -1,10 +1,10 @@
 //! Divides the entries of a table among pools.
 //!
-//! [`Shares`] bounds the entries that the requests of one pool occupy. If the servers of a pool do
-//! not reply, its requests stay in the table until they time out, and the requests of other pools
-//! still get entries. A pool may take an entry if it has at most [`SPARE`] times as many entries as
-//! are free. A single busy pool gets its whole limit. Several busy pools get equal shares, and a
-//! few entries remain free for other pools.
+//! [`Shares`] limits the number of entries that the requests of one pool occupy. If the servers of
+//! a pool do not reply, its requests stay in the table until they time out, and the requests of
+//! other pools still get entries. A pool may take an entry if it has at most [`SPARE`] times as
+//! many entries as are free. A single busy pool gets its whole limit. Several busy pools get equal
+//! shares, and a few entries remain free for other pools.
 //!
 //! References: Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet
 //! Switches", 1998.
@@ -34,7 +34,7 @@ impl Shares {
     }
 
     /// Takes `count` entries for a pool. Returns `false` if the pool or the table has no room for
-    /// them. Two pools whose numbers differ by a multiple of 256 have a common share.
+    /// them. Two pools whose numbers differ by a multiple of 256 share one limit.
     #[must_use]
     pub fn take(&mut self, pool: u32, count: usize) -> bool {
         let Some(left) = self.total.checked_sub(self.taken + count) else { return false };
@@ -47,10 +47,10 @@ impl Shares {
         true
     }
 
-    /// Gives back entries that [`Self::take`] returned for the same pool.
+    /// Frees `count` entries that the pool obtained from [`Self::take`].
     pub fn give(&mut self, pool: u32, count: usize) {
         let Some(own) = self.pools.get_mut(pool as usize % POOLS) else { return };
-        debug_assert!(*own >= count && self.taken >= count, "entries are given back once");
+        debug_assert!(*own >= count && self.taken >= count, "entries must not be freed twice");
         *own = own.saturating_sub(count);
         self.taken = self.taken.saturating_sub(count);
     }
@@ -64,7 +64,8 @@ const POOLS: usize = 256;
 mod tests {
     use super::*;
 
-    /// Takes entries for a pool until there are no more, and returns their number.
+    /// Takes entries for a pool until the pool gets no more, and returns the number of entries
+    /// taken.
     fn take_all(shares: &mut Shares, pool: u32) -> usize {
         std::iter::from_fn(|| shares.take(pool, 1).then_some(())).count()
     }
@@ -105,6 +106,6 @@ mod tests {
         let mut shares = Shares::new(16);
         assert!(shares.take(0, 10) && !shares.take(0, 7) && shares.take(0, 6) && !shares.take(0, 1));
         shares.give(0, 16);
-        assert_eq!(take_all(&mut shares, 256), 16, "pools 0 and 256 have a common share");
+        assert_eq!(take_all(&mut shares, 256), 16, "pools 0 and 256 share one limit");
     }
 }

@@ -32,7 +32,7 @@ fn requests_take_no_memory() {
     let routes = Routes::build(&[(b"a", 1)], &[(b"b", 2), (b"bb", 3)]).unwrap();
     let hashes = [KeyHash::sip(1, 2), KeyHash::md5(), KeyHash::fnv1a_64()];
     let (mut keys, mut refused) = (0, 0);
-    // The counter has room for fewer keys than there are, so each new key evicts another one.
+    // The counter has room for only two keys, so each new key evicts an older one.
     let mut hot_keys = HotKeys::new(2, [0], KeyHash::sip(1, 2));
     let mut pass = || {
         for (application, request) in

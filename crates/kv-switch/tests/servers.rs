@@ -44,7 +44,7 @@ impl Drop for Server {
 
 impl Server {
     fn start(address: &str) -> Self {
-        // The option --pdeathsig only works if the server does not change its user.
+        // The option --pdeathsig works only if the server does not change its user.
         let args = ["-u", "root", "-l", address, "-p", "11211", "-U", "11211", "-t", "1", "-m", "64"];
         let process =
             Command::new("setpriv").args(["--pdeathsig", "KILL", "memcached"]).args(args).spawn().unwrap();
@@ -586,7 +586,7 @@ fn a_server_s_error_is_a_refusal_and_another_s_answer_is_none() {
         (&said[8..10], &said[14..16], &said[20..24]),
         (&[0x81, 1][..], &[0, 3][..], &[9, 8, 7, 6][..])
     );
-    // An answer with another nonce must not acknowledge the request.
+    // An answer with a different nonce must not acknowledge the request.
     let payload = framed(b"set a 0 0 2\r\nhi\r\n");
     let ask = MEMCACHED.read(Datagram::whole(&payload)).unwrap();
     let request = Request { payload: &payload, ask: &ask };

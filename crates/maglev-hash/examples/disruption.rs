@@ -14,8 +14,8 @@ fn main() -> ExitCode {
     let names: Vec<String> = (0..count).map(|n| format!("b{n}")).collect();
     let backends: Vec<Backend<'_>> =
         names.iter().map(|name| Backend { name: name.as_bytes(), weight: 1 }).collect();
-    // All machines of a cluster need the same secret seed. Otherwise they would build different
-    // tables.
+    // All machines of a cluster need the same secret seed. With different seeds, the machines would
+    // build different tables.
     let options = Options::new(Seed::new(*b"a demonstration!"));
     let tables = build(&backends, &options).and_then(|all| Ok((all, build(&backends[1..], &options)?)));
     let (all, rest) = match tables {

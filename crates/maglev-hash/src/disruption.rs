@@ -19,8 +19,8 @@ pub struct Disruption {
     pub backend_gone: u32,
     /// Slots whose new backend was added or had weight 0 before.
     pub backend_new: u32,
-    /// Slots that moved between two backends in both tables because the old backend lost weight or
-    /// the new backend gained weight.
+    /// Slots that moved because the old backend lost weight or the new backend gained weight. Both
+    /// tables contain both backends.
     pub weight_changed: u32,
     /// Slots that moved between two backends even though the old backend did not lose weight and
     /// the new backend did not gain weight. Maglev causes these moves because it keeps the shares

@@ -122,7 +122,7 @@ impl Options {
 
 /// Builds the table that maps a flow hash to a backend.
 ///
-/// The order of `backends` has no effect, and of the weights only the ratios matter. Each backend
+/// The order of `backends` has no effect. Only the ratios between the weights matter. Each backend
 /// gets its exact proportion of the slots, rounded down or up to a whole slot. A backend whose
 /// proportion is less than one slot may get no slot.
 /// ```

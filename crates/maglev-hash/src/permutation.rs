@@ -10,7 +10,7 @@ use siphasher::sip128::SipHasher24;
 
 use crate::Seed;
 
-/// The two keyed hash functions for names. Both are SipHash-1-3.
+/// The two keyed hash functions for names. Both functions are SipHash-1-3.
 ///
 /// The key of each function is the 128-bit SipHash-2-4 of a label, with the seed as the key. The
 /// labels are `sluicegate maglev offset` and `sluicegate maglev skip`. Each key consists of 16

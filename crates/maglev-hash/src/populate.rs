@@ -124,8 +124,8 @@ impl<E: Copy + Default> Filling<E> {
 /// Advances each walk to its first free preference. Each pass tests `LANES` preferences per walk,
 /// and the passes end when few walks are still searching.
 ///
-/// Does not take slots. Walks that are still searching move to the front of `pending`, so that no
-/// branch depends on the result of a test.
+/// The function does not take slots. Walks that are still searching move to the front of `pending`,
+/// so that no branch depends on the result of a test.
 fn advance<const LANES: usize, E>(walks: &mut [Walk<E>], taken: &Taken, size: u32, pending: &mut [u32]) {
     let mut count = 0;
     for (index, walk) in (0..).zip(walks.iter_mut()) {

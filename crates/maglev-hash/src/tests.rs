@@ -117,10 +117,10 @@ fn equal_backends_have_equal_shares_to_one_slot() {
 #[test]
 fn shares_follow_weights() {
     let rows: &[(&[u32], u32, &[u32])] = &[
-        // Another implementation assigns 16, 98, 832 and 75 slots.
+        // A different implementation assigns 16, 98, 832 and 75 slots.
         (&[2, 13, 111, 10], 1_021, &[15, 98, 833, 75]),
         (&[1, 1, 1, 1], 1_021, &[256, 255, 255, 255]),
-        // Another implementation, with 1,024 slots, assigns 146, 292, 293 and 293 slots.
+        // A different implementation, with 1,024 slots, assigns 146, 292, 293 and 293 slots.
         (&[1, 2, 2, 2], 1_021, &[146, 292, 292, 291]),
         (&[0, 1, 1, 1], 1_021, &[0, 341, 340, 340]),
         (&[0, 0, 9, 0], 1_021, &[0, 0, 1_021, 0]),
@@ -385,7 +385,7 @@ fn sizes() -> impl Strategy<Value = u32> {
 fn sets() -> impl Strategy<Value = Set> {
     let weight = prop_oneof![4 => 0..4u32, 2 => Just(1), 1 => 0..1_000u32, 1 => any::<u32>()];
     btree_map(vec_of(any::<u8>(), 0..6), weight, 1..40)
-        .prop_filter("at least one backend has a weight", |set| set.values().any(|&w| w > 0))
+        .prop_filter("at least one weight is above 0", |set| set.values().any(|&w| w > 0))
 }
 
 proptest! {

@@ -1,4 +1,5 @@
-//! Computes, from the weights of the backends, the order in which they take slots.
+//! Computes the order in which backends take slots. The order depends on the weights of the
+//! backends.
 //!
 //! Backends with the same weight form a class. The backends of a class take their turns together,
 //! ordered by rank. Round `k` of a class with weight `w` is at time `(k + 1/2) / w`, so the weight
@@ -21,8 +22,8 @@ struct Class {
     seats: Range<usize>,
     /// The number of slots that each backend of the class gets.
     rounds: u32,
-    /// The number of backends that get one additional slot. These are the first backends of the
-    /// class.
+    /// The number of backends that get one additional slot. The first backends of the class get
+    /// these slots.
     extra: usize,
 }
 

@@ -30,7 +30,7 @@ pub fn write_udp(ip: &mut [u8], source: SocketAddr, destination: SocketAddr) -> 
 }
 
 /// Writes the same headers as [`write_udp`], but does not read the payload. Instead, the caller
-/// passes the checksum of the payload bytes, not complemented, in `payload`.
+/// passes the ones' complement sum of the payload bytes in `payload`.
 #[inline]
 #[must_use]
 pub fn write_udp_over(ip: &mut [u8], source: SocketAddr, destination: SocketAddr, payload: Sum) -> bool {
@@ -44,9 +44,9 @@ pub fn write_udp_over(ip: &mut [u8], source: SocketAddr, destination: SocketAddr
     written.is_some()
 }
 
-/// `behind` is the ones' complement sum of the ports and the payload. The header checksum is
-/// computed from the field values, because reading the header back would stall until the preceding
-/// single-byte stores complete.
+/// Writes the IPv4 and UDP headers. `behind` is the ones' complement sum of the ports and the
+/// payload. The header checksum is computed from the field values, because reading the header back
+/// would stall until the preceding single-byte stores complete.
 #[inline]
 fn write_v4(ip: &mut [u8], [from, to]: [Ipv4Addr; 2], ports: [u16; 2], behind: Sum) -> Option<()> {
     let total = u16::try_from(ip.len()).ok()?;
@@ -77,8 +77,8 @@ fn write_v6(ip: &mut [u8], [from, to]: [Ipv6Addr; 2], ports: [u16; 2], behind: S
     Some(())
 }
 
-/// `all` is the sum of all bytes covered by the checksum, except the length field in the UDP
-/// header.
+/// Writes the UDP header. `all` is the sum of all bytes covered by the checksum, except the length
+/// field in the UDP header.
 #[inline]
 fn write_header(udp: &mut [u8], [from, to]: [u16; 2], len: u16, all: Sum) -> Option<()> {
     let ([a, b], [c, d], [l0, l1]) = (from.to_be_bytes(), to.to_be_bytes(), len.to_be_bytes());
@@ -89,7 +89,7 @@ fn write_header(udp: &mut [u8], [from, to]: [u16; 2], len: u16, all: Sum) -> Opt
 
 /// Sets the lengths and checksums of a UDP packet to match its current content, after its payload
 /// has changed. `udp` is the offset of the UDP header in `ip`. The packet must not be a fragment. A
-/// UDP checksum of 0 means that the sender computed no checksum, and it stays 0.
+/// UDP checksum of 0, which means that the sender computed no checksum, stays 0.
 ///
 /// Returns `false` if `ip` does not have these headers or is longer than an IP packet can be.
 #[must_use]

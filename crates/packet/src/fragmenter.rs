@@ -27,8 +27,8 @@ pub fn pieces_v4(ip: &[u8], mtu: u16) -> Result<FragmentIter<'_>, FragmentError>
     if packet.dont_fragment() {
         return Err(FragmentError::DontFragment);
     }
-    // The fragments would have valid checksums, which would hide that the packet's checksum is
-    // wrong.
+    // A packet with a wrong checksum is not fragmented, because the valid checksums of its
+    // fragments would hide the damage.
     if !packet.checksum_ok() {
         return Err(FragmentError::Checksum);
     }
@@ -259,7 +259,7 @@ struct Header {
 }
 
 impl Header {
-    /// Copies at most 60 bytes.
+    /// Creates a header from the first 60 bytes of `from`.
     fn new(from: impl Iterator<Item = u8>) -> Self {
         let mut header = Self { bytes: [0; 60], len: 0 };
         for (slot, byte) in header.bytes.iter_mut().zip(from) {

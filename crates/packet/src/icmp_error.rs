@@ -128,7 +128,7 @@ fn ip_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
     parsed.family == Family::V6 || header.is_some_and(|ip| Ipv4::parse(ip).is_ok_and(|ip| ip.checksum_ok()))
 }
 
-/// Returns `true` unless the packet is an ICMP error or an unknown ICMP type.
+/// Returns `true` unless the packet is an ICMP error or an ICMP message of an unknown type.
 fn is_answerable_upper(frame: &[u8], parsed: &Parsed) -> bool {
     let kind = || frame.get(..usize::from(parsed.end)).and_then(|frame| frame.get(usize::from(parsed.l4)));
     match (parsed.family, parsed.protocol) {

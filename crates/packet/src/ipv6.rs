@@ -109,7 +109,7 @@ impl<'a> Ipv6<'a> {
     }
 
     /// Returns an iterator over the extension headers, in order. The iterator ends after the first
-    /// error. In a later fragment, it ends after the fragment header.
+    /// error. In a later fragment, the iterator ends after the fragment header.
     #[inline]
     #[must_use]
     pub const fn extensions(&self) -> Extensions<'a> {

@@ -216,8 +216,8 @@ pub struct QuotedTunnel {
     /// The encapsulation, which is never [`Encapsulation::L2`]. `udp_checksum` is `false` if the
     /// quote ends before the checksum field.
     pub kind: Encapsulation,
-    /// The outer source address. If this machine sent the packet, it is one of the machine's own
-    /// addresses or belongs to its source prefix.
+    /// The outer source address. If this machine sent the packet, the address is one of the
+    /// machine's own addresses or belongs to its source prefix.
     pub source: IpAddr,
     /// The outer destination address, which is the address of the backend.
     pub destination: IpAddr,
@@ -275,8 +275,8 @@ pub fn quoted_tunnel(frame: &[u8], quoted: &Quoted) -> Option<QuotedTunnel> {
 /// headers.
 type Carried<'a> = Option<(Family, &'a [u8])>;
 
-/// Returns the packet inside GRE. Returns `None` instead of `Some(None)` if this crate never writes
-/// such a header.
+/// Returns the packet inside GRE, or `Some(None)` if the quote ends inside the GRE header. Returns
+/// `None` if this crate never writes such a header.
 fn behind_gre(upper: &[u8]) -> Option<Carried<'_>> {
     let gre = match Gre::parse(upper) {
         Ok(gre) => gre,
@@ -291,9 +291,9 @@ fn behind_gre(upper: &[u8]) -> Option<Carried<'_>> {
     Some(Some((family, gre.payload())))
 }
 
-/// Returns the packet inside GUE. Returns `None` instead of `Some(None)` if this crate never writes
-/// such a header. The UDP length counts the whole packet, which may be longer than the quote, so it
-/// is ignored.
+/// Returns the packet inside GUE, or `Some(None)` if the quote ends inside the UDP or GUE header.
+/// Returns `None` if this crate never writes such a header. The UDP length is ignored, because the
+/// original packet may be longer than the quote.
 fn behind_gue(upper: &[u8]) -> Option<Carried<'_>> {
     let gue = match Gue::parse(upper.get(8..).unwrap_or_default()) {
         Ok(gue) => gue,

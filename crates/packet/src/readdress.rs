@@ -1,8 +1,8 @@
 //! Translation of the addresses and ports of a UDP packet, as in NAT.
 //!
 //! Only the addresses, the ports, the first word of the payload and the checksums change. The
-//! receiver can still detect damage, because a wrong checksum stays wrong. A UDP checksum of 0
-//! means that the sender computed no checksum, and it stays 0.
+//! receiver can still detect damage, because a wrong checksum stays wrong. A UDP checksum of 0,
+//! which means that the sender computed no checksum, stays 0.
 //!
 //! The checksum rules are in RFC 1624 §3, RFC 768 and RFC 3022 §4.1.
 

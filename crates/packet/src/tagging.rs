@@ -33,8 +33,8 @@ pub struct Translation {
 }
 
 impl Tagging {
-    /// Returns the tags with which a frame that was received with `tags` is sent. Returns `None` if
-    /// no rule matches and the frame must be dropped.
+    /// Returns the tags for sending a frame that was received with `tags`. Returns `None` if no
+    /// rule matches and the frame must be dropped.
     #[must_use]
     pub fn after(&self, tags: &Tags) -> Option<Tags> {
         let to = match self {

@@ -1,9 +1,9 @@
-//! Prepares the outer headers for packets to one backend. Writing them then requires only a copy, a
-//! length field and a checksum update.
+//! Prepares the outer headers for packets to one backend. Writing the headers then requires only a
+//! copy, a length field and a checksum update.
 //!
 //! A [`Template`] contains the bytes from the outer IP header up to the inner IP header, for GRE,
 //! IP-in-IP and GUE. The link header is written by [`crate::rewrite_link`]. If [`Template::write`]
-//! succeeds, it writes exactly [`Template::len`] bytes. If it fails, it changes nothing.
+//! succeeds, it writes exactly [`Template::len`] bytes. If the method fails, it changes nothing.
 //!
 //! The formats are defined in RFC 768, 791, 8200, 6864, 6437, 2784, 1701, 2003, 2473, 4213 and
 //! 6936, and in draft-ietf-intarea-gue-09.
@@ -112,9 +112,9 @@ impl Template {
         }
     }
 
-    /// Converts this template for packets that are redirected to another cluster. The last `kept`
-    /// bits of the outer destination are copied from the inner destination. The value of the
-    /// recursion control is the number of earlier redirects plus one.
+    /// Converts this template into a template for packets that are redirected to another cluster.
+    /// The last `kept` bits of the outer destination are copied from the inner destination. The
+    /// value of the recursion control is the number of earlier redirects plus one.
     ///
     /// Returns `None` unless the encapsulation is GRE, both headers have the same family, and
     /// `kept` does not exceed the number of bits in an address.
@@ -239,8 +239,9 @@ impl Template {
     /// redirects. Returns `false` if `packet` was not written by this template.
     ///
     /// # Cost
-    /// Zero for most templates. GUE with a checksum costs one call to
-    /// [`Template::finish_checksum`]. Packets to another cluster cost a few loads and stores.
+    /// Most templates have no such fields, so the call costs nothing. GUE with a checksum costs one
+    /// call to [`Template::finish_checksum`]. Packets to another cluster cost a few loads and
+    /// stores.
     #[inline]
     #[must_use]
     pub fn complete(&self, packet: &mut [u8], redirected: u8) -> bool {

@@ -55,7 +55,7 @@ impl HandedBfd {
         self.sessions.iter().map(|one| &one.config)
     }
 
-    /// Returns how long packets may pause during the handover before a peer considers this side
+    /// Returns how long this side may stop sending during the handover before a peer considers it
     /// down. See [`Bfd::least_spare`](super::Bfd::least_spare). Returns `None` if no session is up.
     #[must_use]
     pub fn least_spare(&self) -> Option<Duration> {

@@ -1,7 +1,7 @@
 //! A priority queue of the BFD sessions' deadlines.
 //!
-//! Each session has a queue entry whose time is the deadline of the session or earlier. If the
-//! deadline has not passed when its entry is reached, the session gets a new entry. This method is
+//! Each session has a queue entry whose time is the deadline of the session or earlier. If an entry
+//! becomes due before the deadline of its session, the session gets a new entry. This method is
 //! cheaper than updating the queue for every packet.
 
 use std::cmp::Reverse;

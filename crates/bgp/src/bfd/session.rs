@@ -140,7 +140,7 @@ impl Session {
     }
 
     /// Changes the state to AdminDown. Returns the last packet to send, which informs the peer that
-    /// this is not a failure.
+    /// the session ends without a failure.
     pub(crate) fn admin_down(&mut self) -> Control {
         self.turn(SessionState::AdminDown, Diagnostic::AdministrativelyDown);
         self.packet(false)
@@ -164,8 +164,8 @@ impl Session {
         (self.state, self.diagnostic) = (state, diagnostic);
     }
 
-    /// Returns the local transmit interval in microseconds. While a session is not up, it must not
-    /// send more than one packet per second (§6.8.3).
+    /// Returns the local transmit interval in microseconds. A session that is not up must send at
+    /// most one packet per second (§6.8.3).
     fn desired_tx(&self) -> u32 {
         if self.state == SessionState::Up { self.interval } else { self.interval.max(ONE_SECOND) }
     }
@@ -193,9 +193,8 @@ impl Session {
         micros(ours.max(self.remote.desired_tx)) * u32::from(self.remote.multiplier)
     }
 
-    /// Returns how long packets to the peer may pause, beyond the longest regular wait, before the
-    /// peer considers this side down (§6.8.4). Returns `None` if the peer does not expect packets
-    /// now.
+    /// Returns how long this side may stop sending, beyond the longest regular wait, before the
+    /// peer considers it down (§6.8.4). Returns `None` if the peer does not expect packets now.
     pub(crate) fn spare(&self) -> Option<Duration> {
         let interval = self.transmit_interval().filter(|_| self.state == SessionState::Up)?;
         Some(interval * self.multiplier.into() - interval * (SHORTEST_WAIT + self.jitter()) / 100)

@@ -253,7 +253,8 @@ impl Worker {
         }
     }
 
-    /// Applies `happen` to a session, sends the packet that it returns, and reports a state change.
+    /// Applies `happen` to a session, sends the packet that `happen` returns, and reports a state
+    /// change.
     fn with(&mut self, slot: u32, happen: impl FnOnce(&mut Session) -> Option<Control>) {
         let Some(watched) = self.sessions.get(slot) else { return };
         let from = watched.session.state;
@@ -329,8 +330,8 @@ impl Sessions {
     }
 
     /// Finds the session for a received packet. `discriminator` is the Your Discriminator field of
-    /// the packet. If it is 0, the session is found by the address of the peer (RFC 5880 §6.8.6).
-    /// The address must match in both cases.
+    /// the packet. If this field is 0, the session is found by the address of the peer (RFC 5880
+    /// §6.8.6). The address must match in both cases.
     fn find(&mut self, discriminator: u32, peer: IpAddr, scope: u32) -> Option<u32> {
         if discriminator == 0 {
             return self.by_peer.get(&(peer, scope)).copied();

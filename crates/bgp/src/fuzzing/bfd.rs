@@ -14,7 +14,7 @@ use crate::bfd::session::Session;
 use crate::bfd::{BfdConfig, HandedBfd};
 
 /// Runs a BFD session with arbitrary datagrams. Checks that state changes follow RFC 5880, and that
-/// encoding and parsing does not change packets.
+/// encoding and parsing do not change packets.
 ///
 /// # Panics
 /// Panics if a check fails.
@@ -86,7 +86,7 @@ pub fn handed_sessions() -> Vec<Vec<u8>> {
 }
 
 /// Returns seeds for the fuzzer. The seeds are the packets of a session that comes up, is polled
-/// and goes down again. Each packet is one seed, and the whole sequence is another seed.
+/// and goes down again. Each packet is one seed, and the whole sequence is an additional seed.
 pub fn datagrams() -> Vec<Vec<u8>> {
     let packet = said_by_router;
     let packets = [

@@ -85,7 +85,7 @@ impl Running {
     }
 
     /// Waits until each peer has acknowledged all routes. Returns the names of the peers that have
-    /// not acknowledged them.
+    /// not acknowledged all routes.
     pub(crate) fn flushed(&self) -> Vec<String> {
         self.runtime.as_ref().unwrap().block_on(self.speaker.flushed(BOUND))
     }
@@ -111,7 +111,7 @@ impl Drop for Running {
     }
 }
 
-/// Returns the router's configuration as a peer of the machine.
+/// Returns the configuration of the router as a peer of the speaker on the machine.
 pub(crate) fn peer(session: &RouterSession) -> PeerConfig {
     let family = if session.ipv4 { Family::Ipv4 } else { Family::Ipv6 };
     let mut config = PeerConfig::new(&session.name(), session.ends().0, session.own_asn);

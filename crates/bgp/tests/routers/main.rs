@@ -2,7 +2,7 @@
 //!
 //! The tests need root and the packages of the routers: `cargo xtask test --lane bgp`.
 #![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod bed;
 mod bird;

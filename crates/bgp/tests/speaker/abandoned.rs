@@ -33,7 +33,7 @@ fn restart_of(open: &[u8]) -> (bool, u16, Vec<bool>) {
         }
         params = after;
     }
-    found.expect("a capability of graceful restart")
+    found.expect("the OPEN must contain the graceful restart capability")
 }
 
 /// Returns the OPEN that the router receives, after the session is established.

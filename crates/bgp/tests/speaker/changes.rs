@@ -1,5 +1,5 @@
 //! Tests in which peers are added, changed and removed, shutdown messages are sent, and sessions
-//! come back.
+//! are established again.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -205,8 +205,8 @@ async fn renamed_peers_keep_sessions_and_get_new_tables() {
         }
         assert_eq!(speaker.status().len(), 2);
     }
-    // Neither router has received a message since then. The next messages are the withdrawal and
-    // the route in the last table.
+    // Neither router has received a message while the names changed. The next messages are
+    // the withdrawal and the route in the last table.
     let mut routes = Routes::new();
     routes.insert(Prefix::host([203, 0, 113, 9].into()), Attributes::default()).unwrap();
     speaker.announce(Desired::everyone(routes));
@@ -241,8 +241,8 @@ async fn listeners_open_move_and_close_while_sessions_go_on() {
     assert_eq!((refused[0].0, refused[0].1.kind()), (taken.1, std::io::ErrorKind::AddrInUse));
     assert_eq!(speaker.listens_at(), [second]);
     assert!(tokio::net::TcpStream::connect(first).await.is_err(), "the old listener is closed");
-    // The listener moves between the wildcard address and a specific address. These overlap, so
-    // the old socket must be closed first.
+    // The listener moves between the wildcard address and a specific address. These addresses
+    // overlap, so the old socket must be closed first.
     let any = std::net::SocketAddr::new([0, 0, 0, 0].into(), second.port());
     for at in [any, second, any] {
         assert_eq!(speaker.listen(&[at]).len(), 0, "{at}");

@@ -2,7 +2,7 @@
 //!
 //! The tests need no root. Peers have different addresses in 127.0.0.0/8 and different ports.
 #![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod abandoned;
 mod changes;

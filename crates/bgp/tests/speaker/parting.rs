@@ -100,7 +100,7 @@ async fn peer_with_a_new_address_overlaps_both_sessions() {
     let status = speaker.status();
     assert_eq!(status.keys().collect::<Vec<_>>(), ["a", "a (removed)"]);
     assert_eq!(status["a (removed)"].state, State::Established, "both sessions have the route");
-    // A withdrawal for all peers also goes to the removed peer, and `flushed` waits for it.
+    // A withdrawal for all peers is also sent to the removed peer, and `flushed` waits for it.
     speaker.announce(Desired {
         peers: [("a".to_owned(), std::sync::Arc::default())].into(),
         ..Desired::default()

@@ -83,10 +83,10 @@ proptest! {
         }
     }
 
-    /// One thread adopts flows and another one purges flows while walks run in steps of any size. A
-    /// listing shows the live flows that were neither adopted nor purged. A purged flow is never
-    /// found again. A purged flow is counted once, unless it was adopted. The next process receives
-    /// the remaining flows.
+    /// One thread adopts flows and a different thread purges flows while walks run in steps of any
+    /// size. A listing shows the live flows that were neither adopted nor purged. A purged flow is
+    /// never found again. A purged flow is counted once, unless it was adopted. The next process
+    /// receives the remaining flows.
     #[test]
     fn walks_show_what_no_thread_has_adopted_and_purge_it_for_all(
         flows in prop::collection::vec((0u64..90, 0u32..3, 0usize..3), 0..200),

@@ -68,7 +68,7 @@ impl PacketSocket {
         })
     }
 
-    /// Starts receiving the packets of an interface that pass the filter.
+    /// Starts receiving packets that arrive on the given interface and pass the filter.
     pub(super) fn bind(&self, interface: u32) -> io::Result<()> {
         let address = libc::sockaddr_ll {
             sll_family: family(),

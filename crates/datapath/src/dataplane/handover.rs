@@ -79,7 +79,7 @@ pub struct PlaneFacts {
 }
 
 impl PlaneFacts {
-    /// Returns the settings whose difference prevents a takeover.
+    /// Returns the settings that differ between the two processes and therefore prevent a takeover.
     fn obstacles(&self, interfaces: &[Interface], settings: &Settings, layout: &Layout) -> Vec<String> {
         let mut found = Vec::new();
         let mut differs = |what: &str, theirs: String, ours: String| {
@@ -114,7 +114,7 @@ impl PlaneFacts {
     }
 
     /// Returns `true` if the new data plane has the same number of threads and the same connection
-    /// table size. Each new thread can then take over the table of the same old thread.
+    /// table size. Each new thread can then take over the table of one old thread.
     fn has_threads_of(&self, settings: &Settings, layout: &Layout) -> bool {
         self.queues == layout.queues
             && self.packet_threads == layout.packet_threads()
@@ -141,7 +141,7 @@ impl PlaneFacts {
     }
 }
 
-/// The threads of a data plane that do not have their queues yet.
+/// The threads of a data plane, before their queues are bound.
 pub(super) struct Prepared {
     area: Area,
     waiting: Vec<Option<Part<Frame>>>,
@@ -176,7 +176,7 @@ impl DataPlane {
     /// data plane.
     ///
     /// # Errors
-    /// The call fails with packet sockets, or if the process has too many open descriptors.
+    /// The call fails for packet sockets, or if the process has too many open descriptors.
     pub fn hand(&self) -> std::io::Result<(PlaneFacts, Vec<OwnedFd>)> {
         let (mut programs, mut descriptors) = (Vec::new(), Vec::new());
         for (steer, interface) in self.steers.each().iter().zip(&self.interfaces) {
@@ -251,7 +251,7 @@ impl DataPlane {
         self.handover.holder = Holder::Another;
     }
 
-    /// Makes this process the owner of the interfaces. Call it after the other process exits.
+    /// Makes this process the owner of the interfaces, after the other process has exited.
     pub fn keep(&mut self) {
         self.handover.holder = Holder::Me;
     }
@@ -342,7 +342,7 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Returns the connection table that receives the flows of a thread in the other process.
+    /// Returns the connection table that receives the flows from a thread of the other process.
     pub fn flows_of(&mut self, thread: ThreadId) -> Option<&mut FlowTable> {
         if let Some(gathered) = &mut self.handover.gathered {
             return gathered.table(thread);

@@ -100,7 +100,7 @@ impl DataPlane {
     }
 
     /// Makes the packet threads look up unknown flows in the tables in `gathered`. The threads must
-    /// still be waiting for their queues when this is called.
+    /// still be waiting for their queues when this method is called.
     pub(super) fn share_gathered(&mut self, gathered: Gathered) {
         self.share(gathered.tables.into_values().collect());
     }

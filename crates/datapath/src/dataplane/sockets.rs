@@ -23,8 +23,8 @@ use crate::xsk::{Place, Queue, XskDevice};
 pub(super) struct Layout {
     /// The number of queues with a socket on each interface, starting at queue 0.
     pub(super) queues: Vec<u16>,
-    /// The number of packet threads with software steering. The value is 0 if each packet thread
-    /// has its own queues.
+    /// The number of packet threads if software steering is used, or 0 if each packet thread has
+    /// its own queues.
     steered: u16,
 }
 
@@ -85,7 +85,7 @@ impl Layout {
         })
     }
 
-    /// Returns, for each interface, the thread that sends the packets of thread `me` on its queue.
+    /// Returns, for each interface, the thread whose queue sends the packets of thread `me`.
     pub(super) fn senders(&self, me: ThreadId) -> Vec<ThreadId> {
         let (ThreadName::Packet(number) | ThreadName::Io(number)) = self.name(me);
         self.queues.iter().map(|queues| ThreadId(self.steered + number % (*queues).max(1))).collect()

@@ -1,9 +1,9 @@
 //! Measures for how long the process does not run.
 //!
-//! A thread that only sleeps wakes up four times per second. If it wakes up late, the process or
-//! the machine was stopped, or the process got no processor time. No thread makes progress in such
-//! a pause, so the health monitor measures the progress of threads with [`Pauses::running`], a
-//! clock that stands still during pauses.
+//! A thread that only sleeps wakes up four times per second. If this thread wakes up late, the
+//! process or the machine was stopped, or the process got no processor time. No thread makes
+//! progress in such a pause, so the health monitor measures the progress of threads with
+//! [`Pauses::running`], a clock that stands still during pauses.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use nix::time::{ClockId, clock_gettime};
 use super::stall::own_run_delay;
 use crate::thread::give_up_capabilities;
 
-/// Time for which the process did not run.
+/// The pauses of the process since the last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pause {
     /// The duration of all pauses since the last report, including time in which the machine was
@@ -68,8 +68,8 @@ impl Pauses {
         lock(&self.shared).running(now)
     }
 
-    /// Returns the pauses since the last report. Returns `None` if there were none, or if the last
-    /// report is less than ten seconds ago.
+    /// Returns the pauses since the last report. Returns `None` if there were no pauses, or if the
+    /// last report is less than ten seconds ago.
     pub(super) fn report(&mut self, now: Instant) -> Option<Pause> {
         if self.reported.is_some_and(|reported| now.saturating_duration_since(reported) < REPORT_EVERY) {
             return None;
@@ -106,8 +106,8 @@ impl Clock {
         self.woken = now;
     }
 
-    /// The other threads may run before the thread has woken up after a pause, so the time since it
-    /// last woke up may be a pause too.
+    /// After a pause, other threads may run before the sleeping thread wakes up. The time since the
+    /// sleeping thread last woke up may therefore be a pause, too.
     fn running(&self, now: Instant) -> Instant {
         let asleep = now.saturating_duration_since(self.woken);
         let paused = if asleep >= LATE { self.paused + asleep } else { self.paused };
@@ -145,7 +145,7 @@ mod tests {
         let pause = |lasted| Pause { lasted, run_delay: Duration::ZERO };
         clock.wakes_up(start + millis(250), pause(millis(250)));
         assert_eq!(clock.running(start + millis(600)), start + millis(600));
-        // Another thread runs first after the pause.
+        // After the pause, other threads run before the sleeping thread.
         assert_eq!(clock.running(start + millis(26_250)), start + millis(250));
         clock.wakes_up(start + millis(26_251), pause(millis(26_001)));
         assert_eq!(clock.running(start + millis(26_251)), start + millis(250));

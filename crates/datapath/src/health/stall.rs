@@ -1,8 +1,9 @@
 //! Reads from the kernel why a thread makes no progress.
 //!
 //! The kernel counts the processor time of each thread, and the time for which the thread was ready
-//! to run but had no processor (run delay). It updates the run delay only when the thread gets a
-//! processor again. For a thread that still waits, the scheduling state therefore decides.
+//! to run but had no processor (run delay). The kernel updates the run delay only when the thread
+//! gets a processor again. For a thread that is still waiting, the reason is therefore derived from
+//! the scheduling state.
 //!
 //! References: proc_pid_stat(5); Documentation/scheduler/sched-stats.rst.
 
@@ -41,7 +42,7 @@ impl fmt::Display for StallReason {
     }
 }
 
-/// What the kernel reports about a thread.
+/// The scheduling data that the kernel reports for a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Scheduling {
     /// The scheduling state, such as `R` for a thread that runs or is ready to run.
@@ -51,7 +52,8 @@ pub(super) struct Scheduling {
 }
 
 impl Scheduling {
-    /// Reads the values of a thread of this process. Returns `None` if the thread does not exist.
+    /// Reads the scheduling data of a thread of this process. Returns `None` if the thread does not
+    /// exist.
     pub(super) fn read(thread: u32) -> Option<Self> {
         let read = |name| fs::read_to_string(format!("/proc/self/task/{thread}/{name}")).ok();
         Self::parse(&read("stat")?, &read("schedstat").unwrap_or_default())
@@ -65,8 +67,8 @@ impl Scheduling {
         Some(Self { state, on_processor: time(), run_delay: time() })
     }
 
-    /// Returns the reason of a stall, from the values of an earlier time and now. `between` is the
-    /// time between the two.
+    /// Returns the reason for a stall, derived from the values at an earlier time and the current
+    /// values. `between` is the time between the two readings.
     pub(super) fn reason(before: Option<&Self>, now: Option<&Self>, between: Duration) -> StallReason {
         let Some(now) = now else { return StallReason::Unknown };
         let most = |time: fn(&Self) -> Duration| {

@@ -52,8 +52,8 @@ impl Ethtool {
         Some(until_zero(&bytes_of(&info[25..33])))
     }
 
-    /// Returns the RSS table, which contains a receive queue in each entry. Returns `None` if the
-    /// device has no RSS table.
+    /// Returns the RSS table, each entry of which is the number of a receive queue. Returns `None`
+    /// if the device has no RSS table.
     pub(super) fn rss_table(&self) -> Option<Vec<u32>> {
         // the reply has the command number and the table size
         let head = self.answer(GRXFHINDIR, 2)?;
@@ -78,7 +78,7 @@ impl Ethtool {
     }
 
     /// Returns, for each name in `wanted`, `true` if that feature is on. A feature that the kernel
-    /// does not know is off.
+    /// does not know is treated as off.
     pub(super) fn are_on<const N: usize>(&self, wanted: [&str; N]) -> Option<[bool; N]> {
         let names = self.feature_names()?;
         let blocks = names.len().div_ceil(32);

@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn pinger_receives_a_full_size_reply_from_loopback() {
         // Opening the socket needs CAP_NET_RAW or a group in `net.ipv4.ping_group_range`. Without
-        // them the test is skipped.
+        // either, the test is skipped.
         let Ok(pinger) = Pinger::open(true, None) else { return };
         pinger.send(IpAddr::V4(Ipv4Addr::LOCALHOST), 9, 1_500).unwrap();
         let reply = pinger.receive(Duration::from_secs(10)).unwrap();

@@ -1,6 +1,6 @@
 //! Checks whether the process has the capabilities that AF_XDP, packet sockets and BPF need. The
-//! capabilities are read from `/proc/self/status`. The binary drops privileges; this module only
-//! reads them.
+//! capabilities are read from `/proc/self/status`. This module only reads the capabilities, and the
+//! binary drops them.
 //!
 //! See capabilities(7).
 
@@ -42,8 +42,8 @@ impl Privileges {
         self.effective & 1 << bit != 0
     }
 
-    /// Returns `true` if the process has none of the capabilities in `needed`, each of which would
-    /// be sufficient.
+    /// Returns `true` if the process has none of the alternative capabilities in `needed`. Any one
+    /// of them would be sufficient.
     fn lacks(self, needed: &Needed) -> bool {
         needed.any_of.iter().all(|(bit, _)| !self.has(*bit))
     }
@@ -72,9 +72,9 @@ struct Needed {
 const NEEDED: [Needed; 4] = [
     Needed { any_of: &[(12, "CAP_NET_ADMIN")], purpose: "attach an XDP program" },
     Needed { any_of: &[(13, "CAP_NET_RAW")], purpose: "open packet and AF_XDP sockets" },
-    // Without this capability, the verifier also analyzes speculative execution paths, and refuses
-    // the program with the message "attempt to corrupt spilled pointer on stack" on Linux 6.1, or
-    // "The sequence of 8193 jumps is too complex" on Linux 6.18.
+    // Without CAP_PERFMON, the verifier also analyzes speculative execution paths, and refuses the
+    // program with the message "attempt to corrupt spilled pointer on stack" on Linux 6.1, or "The
+    // sequence of 8193 jumps is too complex" on Linux 6.18.
     Needed {
         any_of: &[(38, "CAP_PERFMON"), (21, "CAP_SYS_ADMIN")],
         purpose: "pass the BPF verifier of the kernel",

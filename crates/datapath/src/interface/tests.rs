@@ -1,4 +1,4 @@
-//! Tests of the findings for interfaces with given properties.
+//! Tests which findings result from the properties of an interface.
 
 use super::*;
 

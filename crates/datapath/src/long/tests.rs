@@ -15,7 +15,7 @@ use super::*;
 enum Fate {
     /// The packet is dropped, and its chunks return to the pool.
     Ended,
-    /// The packet is sent with `len` bytes, with up to `spare` additional chunks.
+    /// The packet is sent with a length of `len` bytes, using up to `spare` additional chunks.
     Sent { len: usize, spare: usize },
 }
 
@@ -170,7 +170,7 @@ fn is_carried(mut bed: Bed, pairs: &[([Arrival; 2], Vec<bool>)]) -> Result<(), T
                 prop_assert!(
                     whole.is_none() && gathered[queue].too_long == before && gathered[queue].has_begun()
                 );
-                bed.free.extend(returned); // frames of a packet that became too long
+                bed.free.extend(returned); // the frames of a packet that became too long
                 continue;
             }
             prop_assert!(!gathered[queue].has_begun());

@@ -2,8 +2,8 @@
 //! The file /proc/self/maps lists each mapping with its socket and with the offset that identifies
 //! the ring.
 //!
-//! Mapping the rings a second time works only since Linux 6.4. On older kernels, `mmap` of a bound
-//! socket fails with EBUSY (`xsk_mmap`).
+//! Mapping the rings a second time works only on Linux 6.4 and later. On older kernels, `mmap` of a
+//! bound socket fails with EBUSY (`xsk_mmap`).
 //!
 //! See Linux include/uapi/linux/if_xdp.h and proc_pid_maps(5).
 

@@ -78,7 +78,7 @@ impl Steer {
         Ok((facts, descriptors))
     }
 
-    /// Creates the handle of a program that another process has attached. This call takes the
+    /// Creates the handle for a program that a different process has attached. This call takes the
     /// descriptors of the program from the front of `descriptors`.
     ///
     /// # Errors

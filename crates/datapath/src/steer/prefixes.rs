@@ -2,8 +2,8 @@
 //! Each branch of the tree selects a subtree by a few address bits. `find_prefix` in `bpf/whose.h`
 //! performs the lookup.
 //!
-//! Invariant: a table that the program may read is never written. There are two tables. The program
-//! reads one of the tables. The system call that switches the program to the other table returns
+//! Invariant: a table that the program may read is never written. There are two tables, and the
+//! program reads one of them. The system call that switches the program to the other table returns
 //! only after no program reads the old table anymore.
 
 use std::collections::BTreeMap;
@@ -76,7 +76,7 @@ struct Entry {
     parent: u32,
 }
 
-// SAFETY: the type consists of integers without padding. The tests check this by the sizes.
+// SAFETY: the type consists of integers without padding. The tests check this by comparing sizes.
 unsafe impl aya::Pod for Table {}
 
 /// A prefix in the form that is needed to build the table.

@@ -1,5 +1,5 @@
 //! Implements the decision of the steering program in Rust, for replays without a kernel.
-//! `tests/bpf` checks that it agrees with `whose` in `bpf/whose.h`.
+//! `tests/bpf` checks that this implementation agrees with `whose` in `bpf/whose.h`.
 
 use std::net::{IpAddr, Ipv6Addr};
 

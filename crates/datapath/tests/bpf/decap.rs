@@ -1,5 +1,5 @@
-//! Tests of the XDP program for backends. The tests compare exact bytes, compare many packets with
-//! a simple model, and use a real socket.
+//! Tests of the XDP program for backends. The tests compare exact bytes, check the results for many
+//! packets against a simple model, and receive packets on a real socket.
 
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn decap_removes_each_tunnel_kind_and_keeps_vlan_tags() {
             for tags in 0..=2 {
                 for payload in [
                     outer(is_v6, 47, &gre(0, &inner)),
-                    outer(is_v6, 47, &gre(0x0100, &inner)), // recursion control of a peer
+                    outer(is_v6, 47, &gre(0x0100, &inner)), // recursion control, as a peer sets it
                     outer(is_v6, ip_in_ip(&inner), &inner),
                     outer(is_v6, 17, &gue(&inner)),
                 ] {

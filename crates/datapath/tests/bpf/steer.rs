@@ -306,7 +306,7 @@ fn steer_refuses_a_second_program_until_the_first_is_dropped() {
     drop(attach(&OPTIONS));
 }
 
-/// Checks that the program needs the capability, which is the case on Linux 6.18 and 6.1.
+/// Checks that the program needs CAP_PERFMON, which is the case on Linux 6.18 and 6.1.
 #[test]
 fn steer_without_cap_perfmon_is_refused_with_a_short_error() {
     bed::enter();

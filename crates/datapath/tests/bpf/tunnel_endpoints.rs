@@ -211,7 +211,7 @@ fn steer_redirects_replies_to_source_ports() {
     let tunnel = |to: &str| frame(0, &packet(ip(PEER4), ip(to), 47, &gre(0, &inner())));
     assert_eq!(program.run(&tunnel(OWN4), 0).0, REDIRECT);
     assert_eq!(program.run(&tunnel("192.0.2.2"), 0).0, PASS);
-    // After the reply addresses are removed, the kernel receives all packets.
+    // After the reply addresses are removed, the program passes all packets to the kernel.
     steer.set_tunnel_endpoints(&ends()).unwrap();
     for packet in &taken {
         assert_eq!(program.run(&frame(0, packet), 0).0, PASS);

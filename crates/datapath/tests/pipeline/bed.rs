@@ -178,7 +178,7 @@ pub(crate) fn options() -> Options {
 }
 
 /// Returns VLAN translation rules. Untagged frames get two tags. Frames with two tags lose both
-/// tags if the outer tag has the number 0. No rule exists for other frames.
+/// tags if the VLAN ID of the outer tag is 0. No rule exists for other frames.
 fn translations() -> Vec<Translation> {
     let two =
         Tags::NONE.push(Tag::customer(7, 0).unwrap()).unwrap().push(Tag::service(9, 0).unwrap()).unwrap();

@@ -99,7 +99,7 @@ fn wanted(keys: &[String]) -> String {
     said.collect::<String>() + "END\r\n"
 }
 
-/// Collects the sent packets. Each is a request to a backend, or a reply to a client.
+/// Collects the sent packets. Each packet is a request to a backend, or a reply to a client.
 fn take(engine: &mut Thread, answered: &mut Vec<Vec<u8>>, replies: &mut BTreeMap<u16, Vec<Vec<u8>>>) {
     engine.device_mut().transmitted(usize::MAX, |frame| {
         if frame[14 + 9] == 47 {

@@ -85,7 +85,7 @@ impl Datagram {
         let client = if vip.is_ipv4() {
             IpAddr::from([198, 51, 100, random.byte()])
         } else {
-            // the key of a source is its /64
+            // the fragment table treats each /64 prefix as one source
             IpAddr::from([0x2001, 0xdb8, 9, random.below(5_000) as u16, 0, 0, 0, 7])
         };
         let port = 1_000 + random.below(60_000) as u16;
@@ -196,8 +196,8 @@ fn round(
             turn(machines, random, *now, &mut delivered);
         }
     }
-    // A fragment needs several iterations: to the other machine, to the thread that gathers
-    // fragments, and through the wait for its first fragment.
+    // A fragment needs several iterations. It may be sent to the other machine, be passed to the
+    // thread that gathers fragments, and wait for its first fragment.
     for _ in 0..12 {
         turn(machines, random, *now, &mut delivered);
     }

@@ -13,7 +13,7 @@ use crate::gathers::{PORT, datagram, keyed};
 use crate::random::Random;
 use crate::{MILLI, drain, drops, in_one_place_and_counted_once, sum};
 
-/// The timeout is one tick of 2 ms.
+/// The timeout is one tick, which is 2 ms.
 const RULES: ReplicaRules = ReplicaRules { count: 2, ack: Ack::All, timeout: 1 };
 
 fn request(port: u16, command: &[u8]) -> Vec<u8> {
@@ -39,7 +39,7 @@ fn answer(frame: &[u8]) -> (String, bool, Vec<u8>) {
     (key, is_done, whole_of((VIPS[0], OWN[0]), &datagram(PORT, port, &payload)))
 }
 
-/// Collects the sent packets. Each is a write to a backend, a read, or a reply to a client.
+/// Collects the sent packets. Each packet is a write to a backend, a read, or a reply to a client.
 fn take(engine: &mut Thread, network: &mut Vec<Vec<u8>>, reply: &mut BTreeMap<u16, Vec<u8>>) {
     engine.device_mut().transmitted(usize::MAX, |frame| {
         if frame[14 + 9] != 47 {

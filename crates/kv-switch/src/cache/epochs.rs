@@ -3,8 +3,8 @@
 //! The [`Epoch`] of a key changes when the key is written through this machine, or when its server
 //! may have lost data. The cache does not serve a value that was cached in an older epoch. A thread
 //! that has observed the end of a write sees a different epoch than before the write. The epochs
-//! are stored in cells, and several keys can share a cell. A write of one of these keys then
-//! invalidates the cached values of all of them.
+//! are stored in cells, and several keys can share a cell. A write to one key then invalidates the
+//! cached values of all keys in the same cell.
 //!
 //! The value of a cell is the time of the last write. Each write increases the value by at least
 //! one. A write is recorded a second time when its answer arrives, before the answer is forwarded.
@@ -42,8 +42,8 @@ impl Epochs {
         Self::with_cells(KEY_CELLS, SERVER_CELLS)
     }
 
-    /// Creates a table with `keys` cells for keys and `servers` cells for servers. Both must be
-    /// powers of two.
+    /// Creates a table with `keys` cells for keys and `servers` cells for servers. Both numbers
+    /// must be powers of two.
     pub(crate) fn with_cells(keys: usize, servers: usize) -> Self {
         let cells = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
         Self { keys: cells(keys), servers: cells(servers) }
@@ -154,8 +154,9 @@ mod tests {
         });
     }
 
-    /// In every interleaving, a thread that has received a recorded answer never serves a value
-    /// fetched before the write. This holds without the settling time, even if the write is slow.
+    /// In every interleaving, a thread that has received the answer to a write, which the epochs
+    /// record, never serves a value fetched before the write. This guarantee does not depend on the
+    /// settling time, so it also holds for slow writes.
     #[test]
     fn epochs_recorded_answer_of_slow_write_ends_older_copies() {
         loom::model(|| {

@@ -26,7 +26,7 @@ pub enum Filled {
     Kept,
     /// The lease of the cached value was renewed.
     Renewed,
-    /// The server has another version, so another fetch was requested.
+    /// The server has a different version, so a fetch of the value was requested.
     Changed,
     /// The answer was discarded because the key was written during the fetch.
     Stale,
@@ -140,7 +140,7 @@ impl<T: Copy + PartialEq> Fills<T> {
     }
 
     /// Returns `true` if the fetch table has room for the key of this read. Each key can have one
-    /// fetch per requested address, and the number of fetches per server is limited.
+    /// fetch per server address, and the number of fetches per server is limited.
     ///
     /// # Cost
     /// Scans all fetches in progress.
@@ -196,13 +196,13 @@ impl<T: Copy + PartialEq> Cache<T> {
         None
     }
 
-    /// Returns the number of the server to which a fetch is sent.
+    /// Returns the caller's identifier for the server to which a fetch is sent.
     #[must_use]
     pub fn server(&self, number: u32) -> Option<u32> {
         self.fills.get(number).map(|fill| fill.server)
     }
 
-    /// Returns the requested address of a fetch.
+    /// Returns the address to which a fetch is sent.
     #[must_use]
     pub fn asked(&self, number: u32) -> Option<&T> {
         self.fills.get(number).map(|fill| &fill.asked)
@@ -276,7 +276,7 @@ impl<T: Copy + PartialEq> Cache<T> {
         let is_unwritten = state.is_some_and(|state| fill.epoch.is_unwritten_since(&state.epoch));
         if version < kept && version.is_some() && is_unwritten {
             // Versions only increase, so a lower version of a key that no client has written means
-            // that the server was restarted. All its values may have changed.
+            // that the server was restarted. All values on this server may have changed.
             self.epochs.server_changed(now, fill.server);
         }
         if self.epochs.of(fill.hash, fill.server) != fill.epoch {

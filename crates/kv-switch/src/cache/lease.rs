@@ -33,8 +33,8 @@ impl Lease {
         until.saturating_sub(u64::from(self.0 / 8))
     }
 
-    /// Returns the number of reads per second above which a key is fetched. At this rate, each
-    /// fetched value answers four reads.
+    /// Returns the number of reads per second above which it is worthwhile to fetch a key. At this
+    /// rate, each fetched value answers four reads.
     pub(crate) fn worth_asking(self) -> u16 {
         self.rate(READS_A_FILL)
     }
@@ -51,8 +51,8 @@ impl Lease {
 
     /// Returns `true` if an unchanged version is accepted as proof of an unchanged value. After a
     /// restart, a server counts versions from 1 again, so a new value could get the version of the
-    /// cached value. During a lease of at most 100 ms, this is so unlikely that versions are
-    /// trusted.
+    /// cached value. During a lease of at most 100 ms, such a coincidence is so unlikely that
+    /// versions are trusted.
     pub(crate) const fn trusts_versions(self) -> bool {
         self.0 <= LONGEST_RENEWED
     }

@@ -1,9 +1,9 @@
 //! The cached values of one packet thread, in memory of a fixed size.
 //!
 //! [`Shard`] finds the cached value of a key by hash, and then compares the whole key. The cache
-//! decides whether the value may be served. For each server, requested address and key, the shard
-//! stores at most one value. All memory is reserved when the shard is created. If a size class is
-//! full, the CLOCK algorithm evicts a value of the same class that was not read recently.
+//! decides whether the value may be served. The shard stores at most one value for each combination
+//! of server, server address and key. All memory is reserved when the shard is created. If a size
+//! class is full, the CLOCK algorithm evicts a value of the same class that was not read recently.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ pub(crate) struct Shard<T> {
     pub(crate) used_bytes: u64,
 }
 
-/// The cached values of one block size.
+/// The cached values whose blocks have the same size.
 #[derive(Debug)]
 struct Class {
     size: usize,
@@ -36,7 +36,7 @@ struct Class {
     hand: usize,
 }
 
-/// The metadata of a cached value. `T` identifies the requested address.
+/// The metadata of a cached value. `T` identifies the address from which the value was fetched.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Copy<T> {
@@ -57,7 +57,7 @@ pub(crate) struct Copy<T> {
     is_warm: bool,
     pub(crate) is_asked_for: bool,
     pub(crate) state: State,
-    /// The requested address, or `None` if the entry was never used.
+    /// The address from which the value was fetched, or `None` if the entry was never used.
     asked: Option<T>,
 }
 
@@ -137,7 +137,8 @@ impl<'a> Block<'a> {
 }
 
 /// The key of a cached value, with its hash, its server, and the address at which the server was
-/// asked. One server may store different values of a key at different addresses and ports.
+/// asked. Processes on different addresses and ports of one server may store different values for a
+/// key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Name<'a, T> {
     pub(crate) hash: u64,
@@ -334,8 +335,8 @@ impl<T: core::marker::Copy + PartialEq> Shard<T> {
     }
 
     /// Advances the clock hand to the next value that has expired or was not read recently, and
-    /// returns the index of this value. After [`LONGEST_TURN`] values without success, the function
-    /// returns the next value in any case.
+    /// returns the index of this value. If the first [`LONGEST_TURN`] values do not qualify, the
+    /// function returns the next value regardless.
     fn turn_hand(&mut self, class: usize, now: u64) -> Option<u32> {
         let class = self.classes.get_mut(class)?;
         for _ in 0..LONGEST_TURN {

@@ -1,8 +1,8 @@
 //! Estimates how often keys are requested, in a fixed amount of memory.
 //!
 //! [`Sketch`] is a count-min sketch with conservative update. All cells are halved every second. An
-//! estimate is never below the true count, if the true count is also halved every second. An
-//! estimate is too high only if the key shares each of its four cells with more frequent keys.
+//! estimate is never below the true count if that count is halved every second as well. An estimate
+//! is too high only if the key shares each of its four cells with more frequent keys.
 //!
 //! The sketch is described in Cormode and Muthukrishnan, *The Count-Min Sketch*, 2005. The
 //! conservative update is described in Estan and Varghese, SIGCOMM 2002, §3.2.

@@ -60,7 +60,7 @@ fn answered(cache: &Cache<u16>, number: u32, says: &str) -> Vec<u8> {
     [b"\0\x07\0\0\0\x01\0\0", format!("{line} {nonce}\r\n{value}").as_bytes()].concat()
 }
 
-/// Describes a datagram that [`answered`] returned, which has the request id 7.
+/// Converts a datagram from [`answered`], whose request id is 7, to a [`FetchAnswer`].
 fn said(number: u32, payload: &[u8]) -> FetchAnswer<'_> {
     FetchAnswer { number, request: 7, payload }
 }

@@ -194,8 +194,8 @@ fn a_table_begins_with_the_id_that_it_is_given() {
 #[test]
 fn a_steady_rate_never_comes_to_a_stop() {
     // 64 slots with 16 ids each support 512 exchanges per second. For one minute, 400 exchanges
-    // begin per second and at most two are in progress at a time. The table must accept all of
-    // them.
+    // begin per second and at most two are in progress at a time. The table must accept all these
+    // exchanges.
     let mut table = Exchanges::with_ids(61_000, 1_024, 64, &[1_000_000_000]);
     let mut before = None;
     for step in 0..24_000_u64 {

@@ -56,7 +56,7 @@ fn a_key_is_filled_once_by_its_own_part() {
             gather.waits_for(0),
         )
     };
-    // The key belongs to another part.
+    // The key belongs to a different part.
     assert_eq!(answer(1, 1, b"a", value(9)), (Progress::Unchanged, None, true));
     // The request does not contain this key.
     assert_eq!(answer(0, 2, b"x", value(9)), (Progress::Unchanged, None, true));

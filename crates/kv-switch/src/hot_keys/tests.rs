@@ -22,7 +22,7 @@ proptest! {
     #[test]
     fn counts_are_within_their_bounds_and_no_frequent_key_is_missed(
         room in 1_usize..12,
-        // A few keys are much hotter than the others. A third of the keys belong to another
+        // A few keys are much hotter than the others. A third of the keys belong to a second
         // service, and some belong to a service that is not counted.
         stream in prop::collection::vec((0_u32..40, 0_u32..40, 0_usize..5), 0..600),
     ) {

@@ -47,7 +47,7 @@ pub(super) struct Line<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     /// `VA` with the start and the length of the value. The field is `None` if the value continues
-    /// in another datagram.
+    /// in a later datagram.
     Value(Option<(u16, u16)>),
     /// `HD`.
     Header,
@@ -141,8 +141,8 @@ impl<'a> Datagram<'a> {
         Ok(Answer { key, content })
     }
 
-    /// Returns the start and the length of a value of `bytes` bytes, after which `tail` bytes
-    /// follow. Returns `None` if the value continues in another datagram.
+    /// Returns the start and the length of a value that is `bytes` bytes long and is followed by
+    /// `tail` bytes. Returns `None` if the value continues in a later datagram.
     fn value(&self, start: usize, bytes: u64, tail: u64) -> Result<Option<(u16, u16)>, NoAnswer> {
         let left = self.payload.len().checked_sub(start).ok_or(NoAnswer::Malformed)? as u64;
         match bytes.saturating_add(tail) {

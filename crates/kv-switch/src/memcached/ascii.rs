@@ -2,7 +2,7 @@
 //!
 //! A command must end exactly at the last byte of the datagram. If a storage command were too
 //! short, the server would read the rest of the value from datagrams that other clients sent to the
-//! same socket. If the server refused a command line, it would parse the value that follows as
+//! same socket. If the server refused a command line, it would parse the following value as
 //! commands.
 
 use std::ops::ControlFlow;
@@ -158,7 +158,7 @@ pub(super) fn items(payload: &[u8], ask: &Ask, each: &mut dyn FnMut(Item) -> Con
 
 /// The length of `get` and the space after it.
 const GET: usize = 4;
-/// The size in bytes of the vector registers that every x86-64 CPU has.
+/// The size of the vector registers of every x86-64 CPU, in bytes.
 const SIXTEEN: usize = 16;
 
 /// Commands that are reserved for administrators. These commands are refused with

@@ -1,8 +1,8 @@
 //! Parses the binary commands, which begin with the byte 0x80.
 //!
-//! The header has 24 bytes. The extras must have the length that servers require for the opcode,
-//! and the body must end at the last byte of the datagram. The fields vbucket, data type and opaque
-//! are not checked, because servers ignore or echo them.
+//! The header is 24 bytes long. The extras must have the length that servers require for the
+//! opcode, and the body must end at the last byte of the datagram. The fields vbucket, data type
+//! and opaque are not checked, because servers ignore or echo them.
 
 use std::cmp::Ordering;
 use std::ops::ControlFlow;

@@ -1,8 +1,7 @@
 //! Limits the times to live in requests that store values.
 //!
 //! All other bytes of a request stay unchanged. A time to live is never increased. The time 0,
-//! which means no expiry, is replaced by the limit. Times that do not exceed the limit are copied
-//! unchanged.
+//! which means no expiry, is replaced by the limit. Times within the limit are copied unchanged.
 //!
 //! References: memcached 1.6 `doc/protocol.txt` ("Expiration times") and `realtime` of
 //! `memcached.c`. Times up to 30 days are relative, larger times are seconds since 1970, and
@@ -28,7 +27,7 @@ pub(super) fn shorten(request: &Request<'_>, life: ShortLife, out: &mut [u8]) ->
     shortened.unwrap_or(Shortened::NoRoom)
 }
 
-/// Limits the time to live in the extras of a binary command, where it takes four bytes.
+/// Limits the four-byte time to live in the extras of a binary command.
 fn in_extras(payload: &[u8], life: ShortLife, out: &mut [u8]) -> Option<Shortened> {
     let Some(header) = Header::at(payload, frame::LENGTH) else { return Some(Shortened::Unchanged) };
     let behind = match header.opcode {
@@ -56,8 +55,9 @@ fn in_extras(payload: &[u8], life: ShortLife, out: &mut [u8]) -> Option<Shortene
 enum Times {
     /// The word with this index is a time. The verb has index 0.
     Word(usize),
-    /// A word contains a time if it begins with one of `letters` and its index is at least `from`.
-    /// If `must_be` is `true` and the line has no time, a flag with the first letter is added.
+    /// Each word with an index of at least `from` contains a time if it begins with one of
+    /// `letters`. If `must_be` is `true` and the line has no time, a flag with the first letter is
+    /// added.
     Flags { from: usize, letters: &'static [u8], must_be: bool },
 }
 

@@ -1,10 +1,10 @@
 //! Writes the upstream requests with which the cache fetches a key, and parses their answers.
 //!
-//! A fetch is an `mg` command. The command requests the value, the flags, the time to live, the
-//! version and the nonce, or only the time to live, the version and the nonce. An accepted answer
+//! A fetch is an `mg` command. The command requests the time to live and the version, and
+//! optionally the value and its flags. The server echoes the key and the nonce. An accepted answer
 //! contains the request id, the 64-bit nonce and a key, and consists of one datagram. After `md I`
 //! has made an item stale, the first `mg` request for it receives the right to refill the item. A
-//! fetch can be this first request. The cache does not store stale values.
+//! fetch can be the request that receives this right. The cache does not store stale values.
 //!
 //! References: memcached 1.6 `doc/protocol.txt`, `proto_text.c` (`process_mget_command`). The
 //! behavior was checked with memcached 1.6.18.

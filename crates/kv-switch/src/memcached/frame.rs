@@ -1,5 +1,6 @@
 //! The 8-byte frame of memcached datagrams. The frame contains the request id, the index of the
-//! datagram, the number of datagrams and a reserved field, each with 16 bits in big-endian order.
+//! datagram, the number of datagrams and a reserved field, each of which is 16 bits wide and in
+//! big-endian order.
 
 use crate::{Datagram, Refusal};
 

@@ -1,8 +1,9 @@
 //! Writes replies from cached values, exactly as memcached would write them.
 //!
-//! The server answers all other requests, such as misses, requests for several keys, `gets`, and
-//! commands that touch or create values. The caller decides whether a cached value may be served. A
-//! reply has the same bytes as the reply of memcached, and fits into one datagram.
+//! The server answers all requests that this module cannot answer, such as misses, requests for
+//! several keys, `gets`, and commands that touch or create values. The caller decides whether a
+//! cached value may be served. A reply has the same bytes as the reply of memcached, and fits into
+//! one datagram.
 //!
 //! References: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`. The behavior was
 //! checked with memcached 1.6.18 (`tests/servers.rs`).
@@ -144,7 +145,7 @@ fn flag(word: &[u8], copied: &Copied<'_>, reply: &mut Reply<'_>) -> Option<()> {
             reply.put(b" ");
             reply.put(word);
         }
-        _ => return None, // the cache does not have the value of this flag
+        _ => return None, // the cache does not store the data that this flag requests
     }
     Some(())
 }

@@ -1,12 +1,12 @@
 //! Writes the upstream request to one server for some keys of a client request.
 //!
-//! The client's own commands are not forwarded. In the text protocol, `VALUE` and `END` contain no
-//! nonce. In the binary protocol, the server does not answer a quiet read that misses, so only the
-//! answer to the NOOP confirms the miss. If that answer overtakes the answer to a hit, the hit
-//! looks like a miss. Therefore, text requests become `mg KEY k f v O<nonce>`, and binary requests
-//! become GETK. Each key then has its own answer with the key and the nonce, for a hit and for a
-//! miss. Text requests time out on servers without meta commands, and on servers that answer a miss
-//! with only `EN`.
+//! The client's own commands are not forwarded. In the classic text protocol, the answers `VALUE`
+//! and `END` contain no nonce. In the binary protocol, the server does not answer a quiet read that
+//! misses, so only the answer to the NOOP confirms the miss. If that answer overtakes the answer to
+//! a hit, the hit looks like a miss. Therefore, text requests become `mg KEY k f v O<nonce>`, and
+//! binary requests become GETK. Each key then has its own answer with the key and the nonce, for a
+//! hit and for a miss. Text requests time out on servers without meta commands, and on servers that
+//! answer a miss with only `EN`.
 //!
 //! If `md I` has made an item stale, an `mg` command takes the right to refill the item. A `get`
 //! command does not.

@@ -2,8 +2,8 @@
 //!
 //! This module treats a write as acknowledged if the server may send a success reply. Despite `q`,
 //! `ma` replies if it creates an item, and `mg` replies if it finds an item. Over UDP, servers
-//! answer quiet binary commands with an empty datagram. Error replies, which quiet commands can
-//! also cause, are not considered here.
+//! answer quiet binary commands with an empty datagram. Quiet commands can also cause error
+//! replies, but this module ignores them.
 //!
 //! References: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`. The behavior was
 //! checked with memcached 1.6.18 (`tests/kv/strict.rs` of the repository).
@@ -29,8 +29,9 @@ pub(super) fn is_acknowledged(request: &Request<'_>) -> bool {
     }
 }
 
-/// Returns `false` for `noreply`, and for `ms` and `md` with `q` that do not depend on the stored
-/// value. If the stored value decides, `ms` and `md` report a failure despite `q`.
+/// Returns `false` for commands with `noreply`, and for `ms` and `md` with `q` if their success
+/// does not depend on the stored value. If the success depends on the stored value, `ms` and `md`
+/// report a failure despite `q`.
 pub(super) fn has_answer(request: &Request<'_>) -> bool {
     let is_one = |verbs: &[Verb]| verbs.iter().any(|verb| verb.number() == request.ask.verb);
     let may_fail = is_one(&[Verb::MetaSet, Verb::MetaDelete]) && request.ask.effect == Effect::Conditional;

@@ -2,14 +2,14 @@
 //! `set`, `delete`, `touch`, and the meta and binary commands with the same effect.
 //!
 //! The client's text commands are not forwarded, because the answer `STORED` contains no nonce.
-//! These commands become `ms`, `md` or `mg KEY T` with a nonce, which need memcached 1.6. Older
-//! servers would parse the value of `ms` as commands. Success answers contain the nonce, but text
-//! errors do not. Binary answers contain an opaque.
+//! Instead, text commands are converted to `ms`, `md` or `mg KEY T` with a nonce. These meta
+//! commands need memcached 1.6. Older servers would parse the value of `ms` as commands. Success
+//! answers contain the nonce, but text errors do not. Binary answers contain an opaque.
 //!
-//! Writes that depend on the stored value are not replicated. Examples are reads that set a time to
-//! live, and writes with a version (`C`, `c`, the cas field), with the flag `I`, or with a mode
-//! other than `S`. References: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`. The
-//! behavior was checked with memcached 1.6.18 (`tests/servers.rs`).
+//! Writes that depend on the stored value are not replicated. Examples of such writes are reads
+//! that set a time to live, and writes with a version (`C`, `c`, the cas field), with the flag `I`,
+//! or with a mode other than `S`. References: memcached 1.6 `doc/protocol.txt`, `proto_text.c`,
+//! `proto_bin.c`. The behavior was checked with memcached 1.6.18 (`tests/servers.rs`).
 
 use std::fmt::Write;
 
@@ -24,7 +24,7 @@ use super::window::Window;
 use super::words::{Word, Words, unsigned};
 use super::{Verb, binary};
 
-/// The operation of a write, independent of the protocol.
+/// The operation that a write performs, regardless of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
     Set,
@@ -225,7 +225,7 @@ fn in_binary(
     window.put(&[magic, loud(deed)]);
     window.put(lengths);
     window.put(&opaque(own));
-    // the version is 0, because another version would make the write conditional
+    // the version is 0, because any other value would make the write conditional
     window.put(header.get(16..)?);
     let at = match deed {
         Deed::Set => 4,

@@ -1,8 +1,8 @@
 //! Writes the reply to a request that was split between several servers.
 //!
-//! The reply has the same content as the reply of a single server with all keys, and is split into
-//! datagrams. Values have the same order as the keys in the request, and missing keys are left out.
-//! The reply ends with `END` or the answer to the NOOP.
+//! The reply has the same content as the reply of a single server that stores all keys, and is
+//! split into datagrams. Values have the same order as the keys in the request, and missing keys
+//! are left out. The reply ends with `END` or the answer to the NOOP.
 //!
 //! References: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`, and `memcached.c`
 //! for the limit of 1392 bytes after the frame.

@@ -1,4 +1,4 @@
-//! Tests which requests are accepted and which are refused. Some comments give the answer of
+//! Tests which requests are accepted and which are refused. Some comments quote the answer of
 //! memcached 1.6.18 to the same bytes over UDP.
 
 use std::ops::ControlFlow;
@@ -58,8 +58,8 @@ fn refused(command: &[u8], refusal: Refusal) {
     assert_eq!(read(command), Err(refusal), "{}", command.escape_ascii());
 }
 
-/// Writes a binary command with an opaque. The data type and the vbucket are not zero, because
-/// servers ignore them.
+/// Writes a binary command with an opaque (a 32-bit number that the server echoes). The data type
+/// and the vbucket are not zero, because servers ignore them.
 fn binary(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
     let key_length = u16::try_from(key.len()).unwrap().to_be_bytes();
     let body = u32::try_from(extras.len() + key.len() + value.len()).unwrap().to_be_bytes();
@@ -278,7 +278,7 @@ fn unknown_verbs_and_an_administrators_are_refused() {
     }
 }
 
-/// A client sends one of these commands when it takes a connection from its pool, and waits for the
+/// A client sends a keyless command when it takes a connection from its pool, and waits for the
 /// answer.
 #[test]
 fn keyless_commands_are_read_as_single_commands() {
@@ -558,8 +558,8 @@ fn quiet_writes_are_not_acknowledged() {
     }
 }
 
-/// The prepared reply is valid only for a text `get` of one key. The bytes before it contain the
-/// request id.
+/// The prepared reply is valid only for a text `get` of one key. The bytes before the prepared
+/// reply contain the request id.
 #[test]
 fn only_get_of_one_key_in_text_has_the_prepared_reply() {
     let memcached = Memcached::new(32);

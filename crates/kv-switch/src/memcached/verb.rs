@@ -48,7 +48,8 @@ pub enum Verb {
     Noop,
     /// The command `version`, or binary VERSION.
     Version,
-    /// A request of another protocol, whose commands are not distinguished.
+    /// A request of a protocol other than memcached. The commands of such protocols are not
+    /// distinguished.
     Request,
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Word<'a> {
 
 impl<'a> Words<'a> {
     /// Returns the words of the line after the frame. The line must end with CR LF. A line is
-    /// refused if memcached would detect the end of the line at another position.
+    /// refused if memcached would find the end of the line at a different position.
     #[inline]
     pub(super) fn line(datagram: Datagram<'a>) -> Result<Self, Refusal> {
         let payload = datagram.payload();

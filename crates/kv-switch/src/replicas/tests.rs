@@ -187,7 +187,7 @@ impl World {
         match (client.reply, Self::wanted(client)) {
             (None, Some(Some(outcome))) => {
                 // If several servers refuse, the reply is the first refusal. The model does not
-                // know their order, so any refusal is accepted.
+                // know the order of the refusals, so any refusal is accepted.
                 let Written::Decided(reply) = written else { panic!("{written:?} for {outcome:?}") };
                 let is_refusal = |outcome| matches!(outcome, Outcome::Refused(_));
                 assert!(

@@ -77,7 +77,8 @@ fn what_no_process_writes_is_refused_and_named() {
     assert_eq!(refused(&[VERSION, 1]), CUT);
     assert_eq!(refused(&[VERSION, 1, 2]), CUT, "2 is not a flag");
     for length in 4..good.len() {
-        // If the data is truncated between two sessions, only the number of sockets reveals it.
+        // If the data is truncated between two sessions, only the number of sockets reveals the
+        // truncation.
         if let Ok((_, sessions)) = decoded(&good[..length]) {
             assert!(sessions.len() < 3);
         }

@@ -125,7 +125,7 @@ fn max_prefixes_ignores_repeated_prefixes() {
     assert_eq!(a.session.end(), Some("the peer announces more than 10 prefixes"));
 }
 
-/// Returns the messages of a long, valid session. The tests damage them.
+/// Returns the messages of a long, valid session. The tests damage these messages.
 fn good_frames() -> Vec<Vec<u8>> {
     let attributes = [ORIGIN, AS_PATH, NEXT_HOP].concat();
     let reach = [

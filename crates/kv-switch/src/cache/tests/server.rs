@@ -31,7 +31,7 @@ struct Had {
     cas: u64,
 }
 
-/// A change of one key or of all keys.
+/// A change to one key or to all keys of the server.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
     Set { seconds: Option<u64> },
@@ -80,7 +80,7 @@ impl Server {
         }
     }
 
-    /// Stores a value that no key ever had.
+    /// Stores a value that no key has had before.
     fn write(&mut self, now: u64, key: u8, expires: Option<u64>) {
         (self.made, self.cas) = (self.made + 1, self.cas + 1);
         // After a restart, a key may reach its previous version again. Such repetitions are avoided
@@ -109,13 +109,13 @@ impl Server {
         }
     }
 
-    /// Returns `true` if a key had a value at some time in this interval.
+    /// Returns `true` if a key had the given value at some time in the given interval.
     pub(super) fn had(&self, key: u8, value: &[u8], from: u64, to: u64) -> bool {
         let had = self.had.get(&key).map_or(&[][..], Vec::as_slice);
         had.iter().any(|had| had.value.as_bytes() == value && had.from <= to && had.until >= from)
     }
 
-    /// Answers a fetch. Keys must have one letter. Panics if the datagram is not a fetch.
+    /// Answers a fetch. Each key must be a single letter. Panics if the datagram is not a fetch.
     pub(super) fn answer(&self, now: u64, datagram: &[u8]) -> Vec<u8> {
         let line = str::from_utf8(&datagram[8..]).unwrap().strip_suffix("\r\n").unwrap();
         let words: Vec<&str> = line.split(' ').collect();

@@ -1,11 +1,11 @@
 //! Simulates several threads with one cache each, a server, and clients, in virtual time. Some
 //! clients write through the load balancer, and others write directly to the server.
 //!
-//! Every value that a cache serves is compared with the history of the server. A value must not be
-//! older than a lease. A value must not be served after a write through the load balancer has
-//! reached the server, if the write took at most [`SETTLE_NS`]. With strict writes, a value must
-//! not be served after the answer to a write has passed through the load balancer, even if the
-//! write was slow. A seeded generator orders the events, so failures can be reproduced.
+//! Every value that a cache serves is compared with the history of the server. A served value must
+//! not be older than one lease. If a write through the load balancer reaches the server within
+//! [`SETTLE_NS`], the old value must not be served afterwards. With strict writes, a value must not
+//! be served after the answer to a write has passed through the load balancer, even if the write
+//! was slow. A seeded generator orders the events, so failures can be reproduced.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,8 +27,8 @@ struct World {
     threads: Vec<Thread>,
     server: Server,
     /// The time of the last relevant write of each key through the load balancer. For a quick
-    /// write, this is the time when it reaches the server. For a strict write, this is the time
-    /// when its answer is forwarded.
+    /// write, this is the time when the write reaches the server. For a strict write, this is the
+    /// time when its answer is forwarded.
     written: [u64; KEYS.len()],
     hits: u64,
 }

@@ -23,8 +23,8 @@ struct Entry {
     nonce: u64,
 }
 
-/// A client request. Its servers return values that contain the index of the request, so that an
-/// answer to another request is detected.
+/// A client request. The servers return values that contain the index of the request, so that an
+/// answer to a different request is detected.
 struct Client {
     payload: Vec<u8>,
     gather: Gather,
@@ -54,16 +54,16 @@ struct World {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Begins a request. The arguments are `true` for a binary batch, and the keys as bits of a
-    /// number.
+    /// Begins a request. The arguments are `true` for a binary batch, and a bit mask of the
+    /// requested keys.
     Ask(bool, u8),
     /// Delivers an answer in transit. If the flag is `true`, the answer can be delivered again
     /// later.
     Deliver(Index, bool),
     Lose(Index),
-    /// Delivers an answer to one request with the id and the port of another exchange.
+    /// Delivers an answer to one request with the id and the port of a different exchange.
     Redirect(Index, Index),
-    /// Delivers an answer with another value and with one wrong bit in the nonce.
+    /// Delivers an answer with a different value and one wrong bit in the nonce.
     Forge(Index, u8),
     Wait(u64),
 }
@@ -195,7 +195,7 @@ impl World {
             return;
         };
         let (whose, key) = flying.truth.clone().expect("a forged answer was accepted");
-        assert_eq!((whose, &key[..]), (number, answer.key), "an answer to another request was accepted");
+        assert_eq!((whose, &key[..]), (number, answer.key), "a different request's answer was accepted");
         let frame = u32::try_from(client.frames.len()).unwrap();
         let progress = client.gather.answer(&MEMCACHED, &request, &Arrival { part, frame, answer });
         assert_eq!(progress == Progress::Unchanged, client.is_over || client.come.contains(&key));

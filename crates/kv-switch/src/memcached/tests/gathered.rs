@@ -1,5 +1,5 @@
-//! Tests of requests that are split between servers. They cover the upstream requests, the parsed
-//! answers, and the reply.
+//! Tests of requests that are split between servers. The tests cover the upstream requests, the
+//! parsed answers, and the reply.
 
 use std::collections::HashMap;
 
@@ -21,8 +21,8 @@ pub(super) const MEMCACHED: Memcached = Memcached::new(32);
 pub(super) const VERBS: [&str; 5] = ["get", "gets", "gat 60", "gats -1", "batch"];
 const NOOP: [u8; 4] = [0xde, 0xad, 0xbe, 0xef];
 
-/// Writes a client request for keys. The verb "batch" gives binary GETQ and GETKQ commands in turn,
-/// followed by a NOOP. Other verbs give text.
+/// Writes a client request for keys. The verb "batch" produces alternating binary GETQ and GETKQ
+/// commands, followed by a NOOP. All other verbs produce text commands.
 pub(super) fn asked(verb: &str, keys: &[&[u8]]) -> Vec<u8> {
     if verb != "batch" {
         return framed(&[verb.as_bytes(), b" ", &keys.join(&b' '), b"\r\n"].concat());
@@ -89,7 +89,7 @@ fn what_is_never_asked_by_parts_is_refused() {
     let (ask, offset) = (read(&payload), Offset::new(0, 1));
     let request = Request { payload: &payload, ask: &ask };
     let mut out = [0; 64];
-    // there is no key
+    // the list of keys is empty
     assert_eq!(MEMCACHED.write_part(&request, &mut [].into_iter(), own, &mut out), None);
     assert_eq!(offset.write_part(&request, &mut [ask.first].into_iter(), own, &mut out), None);
     assert_eq!((offset.answer_id(&payload), MEMCACHED.answer_id(&payload)), (None, Some(0x1234)));
@@ -350,7 +350,7 @@ fn gathered(case: &Case) {
         answers.extend(server.answer(&out[..length]).into_iter().flatten().map(|datagram| (part, datagram)));
     }
     let is_too_long = answers.iter().any(|(_, datagram)| datagram[4..6] != [0, 1]);
-    // Applies the answers in any order, some of them twice. At the end, applies all of them again.
+    // Applies the answers in any order, some of them twice. At the end, applies all answers again.
     let mut arriving: Vec<usize> = case.order.iter().map(|index| index.index(answers.len())).collect();
     arriving.extend(0..answers.len());
     let mut last = Progress::Unchanged;

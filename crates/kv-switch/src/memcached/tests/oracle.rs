@@ -1,6 +1,6 @@
 //! A slow model of how memcached parses a datagram. The model shares no code with the parsers of
-//! the crate. Like the server, it parses one command after another, and is tolerant of unusual
-//! numbers, spaces, zero bytes and base64.
+//! the crate. Like the server, the model parses one command after another, and is tolerant of
+//! unusual numbers, spaces, zero bytes and base64.
 
 use std::ops::ControlFlow;
 

@@ -1,10 +1,10 @@
-//! A strict parser for replies, which parses them as a client would. It shares no code with the
-//! writers.
+//! A strict parser for replies, which parses them as a client would. The parser shares no code with
+//! the writers.
 
 /// A value in a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hit {
-    /// The key. It is empty if a binary answer contains no key.
+    /// The key. The key is empty if a binary answer contains no key.
     pub(crate) key: Vec<u8>,
     pub(crate) flags: u32,
     pub(crate) cas: u64,
@@ -57,7 +57,7 @@ pub(crate) fn text(mut reply: &[u8], has_cas: bool) -> Vec<Hit> {
     hits
 }
 
-/// Parses the reply to a batch whose NOOP has this opaque.
+/// Parses the reply to a batch whose NOOP has the opaque `noop`.
 pub(crate) fn batch(mut reply: &[u8], noop: [u8; 4]) -> Vec<Hit> {
     let mut hits = Vec::new();
     loop {

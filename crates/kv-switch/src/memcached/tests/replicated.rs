@@ -106,7 +106,7 @@ proptest! {
             // The upstream request must be a command to which the server sends an answer.
             let again = MEMCACHED.replicated(&of_copy).unwrap();
             prop_assert!(again.wants_answer && again.is_removal == replicated.is_removal);
-            // If the time to live was limited, limiting it again must not change it.
+            // Limiting a time to live that was already limited must not change it.
             let shortened = MEMCACHED.shorten_life(&of_copy, LIFE, &mut vec![0; length + 20]);
             prop_assert!(life.is_none() || shortened == Shortened::Unchanged, "{}", copy.escape_ascii());
         }

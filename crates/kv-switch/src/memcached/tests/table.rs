@@ -25,7 +25,7 @@ fn table(requests: usize) -> GatherTable<usize> {
 
 /// The state of a request in the model.
 struct Client {
-    /// The index of the request in the table, or `None` after it has ended.
+    /// The index of the request in the table, or `None` after the request has ended.
     number: Option<u32>,
     payload: Vec<u8>,
     keys: Vec<Vec<u8>>,
@@ -58,15 +58,15 @@ struct World {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Begins a request. The arguments are `true` for a binary batch, the keys as bits of a number,
-    /// the index of the timeout, how late keys are treated, and `true` if the second server is
-    /// down.
+    /// Begins a request. The arguments are `true` for a binary batch, a bit mask of the requested
+    /// keys, the index of the timeout, how keys without a timely answer are treated, and `true` if
+    /// the second server is down.
     Ask(bool, u8, usize, bool, bool),
     /// Delivers an answer in transit. If the flag is `true`, the answer can be delivered again
     /// later.
     Deliver(Index, bool),
     Lose(Index),
-    /// Delivers an answer to one request with the id and the port of another exchange.
+    /// Delivers an answer to one request with the id and the port of a different exchange.
     Redirect(Index, Index),
     /// Delivers an answer with one wrong bit in the nonce.
     Forge(Index, u8),
@@ -91,7 +91,7 @@ fn is_second(key: &[u8]) -> bool {
 }
 
 /// Returns the value that a server has for a key. The value contains the index of the request, so
-/// that an answer to another request is detected.
+/// that an answer to a different request is detected.
 fn value(client: usize, key: &[u8]) -> Vec<u8> {
     let mut value = [format!("{client} has ").as_bytes(), key].concat();
     if key.ends_with(b"long") && client.is_multiple_of(2) {
@@ -262,7 +262,7 @@ impl World {
             let is_forged = flying.truth.is_none();
             match refused {
                 NotTaken::Late => assert_eq!(found, None),
-                NotTaken::Unasked => assert!(!is_forged, "an answer with another nonce was accepted"),
+                NotTaken::Unasked => assert!(!is_forged, "an answer with a wrong nonce was accepted"),
                 NotTaken::NoAnswer(NoAnswer::Continuation) => assert!(flying.bytes[3] > 0),
                 NotTaken::NoAnswer(why) => {
                     assert!(is_forged || found != flying.truth.as_ref().map(|t| t.0), "{why}")
@@ -288,7 +288,7 @@ impl World {
         }
     }
 
-    /// Checks that the reply equals the reply of one server that has the received values.
+    /// Checks that the reply is identical to that of a single server that has the received values.
     fn complete(&mut self, client: usize) {
         let number = self.clients[client].number.take().unwrap();
         let of = &self.clients[client];

@@ -1,4 +1,5 @@
-//! Tests of requests that set the version of a value. With a cache, the parser refuses them.
+//! Tests of requests that set the version of a value. If a cache is used, the parser refuses such
+//! requests.
 
 use super::super::Memcached;
 use crate::{Application, Datagram, Refusal};
