@@ -1,10 +1,10 @@
 //! Measures how memory use, reload time and packet cost grow with the number of VIPs, pools and
 //! backends.
 //!
-//! Each of these numbers varies by a factor of 1,000. The largest row has 10,000 VIPs, 1,000 pools
-//! and 100,000 backends. The output is CSV. Each row runs in its own process, so that rows do not
-//! share memory. `read` is the time to read and check the file, and `compile` the time to build a
-//! snapshot in which every table has changed. `resident` is the memory use with one configuration
+//! Each of these three counts varies by a factor of 1,000. The largest row has 10,000 VIPs, 1,000
+//! pools and 100,000 backends. The output is CSV. Each row runs in its own process, so that rows do
+//! not share memory. `read` is the time to read and check the file, and `compile` the time to build
+//! a snapshot in which every table has changed. `resident` is the memory use with one configuration
 //! and its snapshot, and `peak` is the maximum memory use while a second snapshot was built.
 //! `packet` contains the minimum and the median time per packet over all batches, for 100,000 IPv6
 //! flows that are encapsulated with GRE over IPv6. The last rows measure the connection table

@@ -180,8 +180,8 @@ pub(crate) fn tunnelled(frame: [u8; 60]) -> [u8; 84] {
     out
 }
 
-/// Returns a deny list with this number of prefixes. They are scattered over IPv4 but do not
-/// include the clients.
+/// Returns a deny list with this number of prefixes. The prefixes are scattered over the IPv4
+/// address space but do not cover the clients.
 fn deny(prefixes: u32) -> Guard {
     let scattered = (0..prefixes).map(|n| Ipv4Addr::from_bits(n.wrapping_mul(0x9e37_79b1)));
     let others = scattered.filter(|address| address.octets()[0] != 198);

@@ -134,7 +134,7 @@ impl Next {
                 frame[at] = byte;
                 frame
             }
-            Self::Get(_) => unreachable!("requests have another length"),
+            Self::Get(_) => unreachable!("requests have a different length"),
         }
     }
 

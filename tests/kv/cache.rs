@@ -72,7 +72,8 @@ fn cache_serves_hot_keys_and_follows_writes() {
     let value = format!("first{}", "\r\nEND\r\n".repeat(30));
     assert_eq!(scene.ask(&client, &set("hot", &value)), b"STORED\r\n");
     until_hit(&scene, &client, "hot", &got("hot", &value));
-    // IPv6 clients get the same value from the cache, also with the binary and the meta protocol.
+    // IPv6 clients get the same value from the cache, and so do requests in the binary and the meta
+    // protocol.
     let six = scene.client(false);
     until_hit(&scene, &six, "hot", &got("hot", &value));
     let hits = counted(&scene, "cache_hits");
@@ -94,14 +95,15 @@ fn cache_serves_hot_keys_and_follows_writes() {
     until_hit(&scene, &client, "hot", &got("hot", "around"));
     assert_eq!(server.ask_within(b"delete hot\r\n", BOUND).unwrap(), b"DELETED\r\n");
     until_said(&scene, &client, "hot", &got("hot", "around"), b"END\r\n");
-    // This write goes through the balancer.
+    // A write through the balancer becomes visible immediately.
     assert_eq!(scene.ask(&client, &set("hot", "last")), b"STORED\r\n");
     until_hit(&scene, &client, "hot", &got("hot", "last"));
     assert_eq!(scene.ask(&client, b"delete hot\r\n"), b"DELETED\r\n");
     assert_eq!(scene.ask(&client, &get("hot")), b"END\r\n");
 }
 
-/// Each backend runs two servers at different ports, with different values of the same key.
+/// Each backend runs two servers on different ports, which store different values under the same
+/// key.
 // Promise: cache-staleness
 #[test]
 fn copy_is_not_served_at_another_port() {

@@ -143,8 +143,8 @@ fn gather_with_hanging_server_times_out_or_misses() {
         let mut scene = Scene::new(|bed| {
             let more = format!(", gather = {{ timeout = \"1s\", missing = \"{missing}\" }}");
             let mut config = config(bed, &more);
-            // Health checks must not mark the server as down, so the test uses a higher `fall` than
-            // usual: the server hangs for longer than the usual number of failures takes.
+            // Health checks must not mark the hanging server as down, so the test raises `fall`:
+            // the outage is longer than the usual number of failed checks takes.
             config.more = config.more.replace("fall = 4", "fall = 600");
             config
         });
@@ -173,9 +173,9 @@ fn gather_with_hanging_server_times_out_or_misses() {
         assert_eq!(client.ask_whole(&get("get", &others), BOUND).unwrap(), wanted(&others, None));
 
         scene.servers[1].as_mut().unwrap().signal(Signal::SIGCONT).unwrap();
-        // The server runs again and answers the two requests for which the balancer no longer
-        // waits. It also answers expired health checks from the VIP. The balancer rejects these
-        // answers with ICMP port unreachable.
+        // The server resumes and answers the two requests for which the balancer no longer waits.
+        // It also answers expired health checks. These answers come from the VIP, and the balancer
+        // rejects them with ICMP port unreachable.
         scene.drops_become_beside(&[("kv_answer_late", 2)], &["icmp_quote"]);
         let is_whole = || (client.ask_whole(&get("get", &keys), BOUND)? == whole).then_some(());
         assert!(eventually(BOUND, is_whole).is_some(), "{}", scene.diagnosis());
@@ -309,7 +309,7 @@ fn gather_on_lossy_network_is_correct_or_missing() {
                 continue;
             }
             // With `missing = "miss"`, the reply can lack some keys, but the rest must be correct.
-            // With the other setting, the reply must contain all keys.
+            // With `missing = "silent"`, the reply must contain all keys.
             assert_eq!(missing, "miss", "{keys:?}: {}", said.escape_ascii());
             let text = String::from_utf8(said.clone()).unwrap();
             let there: Vec<usize> =

@@ -67,7 +67,7 @@ struct Staleness {
     old: usize,
     oldest: Duration,
     /// Writes after which a read could detect an error: if the balancer served cached values for
-    /// twice the lease, that read would have been too old.
+    /// twice the lease, that read would have returned a value that is too old.
     tried: usize,
     longest_round_trip: Duration,
 }
@@ -127,14 +127,14 @@ fn bound_holds(lease: Duration) {
     }
 }
 
-/// With this lease, the balancer checks with the server whether the version of a cached value is
+/// With a lease of 100 ms, the balancer asks the server whether the version of a cached value is
 /// still current.
 #[test]
 fn copies_are_not_older_than_lease_100_ms() {
     bound_holds(Duration::from_millis(100));
 }
 
-/// With this lease, the balancer fetches cached values again.
+/// With a lease of 250 ms, the balancer fetches cached values again.
 #[test]
 fn copies_are_not_older_than_lease_250_ms() {
     bound_holds(Duration::from_millis(250));

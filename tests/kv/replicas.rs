@@ -176,8 +176,8 @@ fn replicas_acknowledge_write_after_enough_servers() {
     ] {
         let mut scene = Scene::new(|bed| {
             let mut config = config(bed, &replicas(3, ack));
-            // Health checks must not mark the servers as down, so the test uses a higher `fall`
-            // than usual: the servers hang for longer than the usual number of failures takes.
+            // Health checks must not mark the hanging servers as down, so the test raises `fall`:
+            // the outage is longer than the usual number of failed checks takes.
             config.more = config.more.replace("fall = 4", "fall = 600");
             config
         });

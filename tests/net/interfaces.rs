@@ -93,8 +93,8 @@ fn packets_leave_by_other_interface_for_all_queue_counts() {
         assert_eq!((of(&counts, "lb0", "tx"), of(&counts, BACK, "tx")), (0, counts.sent()));
         let crossed = counts.over_threads(&["to_threads"]);
         println!("queues {queues:?}, {} packets, {crossed} crossed threads", counts.sent());
-        // If the other interface has fewer queues than threads, a thread without its own queue
-        // there hands its packets to a thread that has one.
+        // If the other interface has fewer queues than there are threads, a thread without a queue
+        // on that interface hands its packets to a thread that has one.
         assert_eq!(crossed > 0, front > back, "{queues:?}");
         assert_eq!(counts.modes(), [BACK, "lb0"].map(|name| (name.into(), "copy".into())));
         scene.taken_off(counts.sent());
@@ -316,7 +316,7 @@ fn removed_interface_is_named_and_ends_the_process() {
         let process: &mut Process = &mut scene.balancer.process;
         process.wait_for_line(BOUND, |line| line.contains(&format!("interface {gone} is gone"))).unwrap();
         println!("process ended within {:?}", broken.elapsed());
-        // The periodic health check may detect the lost socket first. It logs the same reason.
+        // The periodic health check may detect the lost socket first. It logs the same line.
         for line in process.lines().iter().filter(|line| line.text.contains("has lost its socket")) {
             assert!(line.text.contains(why), "{}", line.text);
         }

@@ -10,8 +10,7 @@ use testbed::{Bed, LbConfig, Stall, VIP_V4, VIP_V6, eventually, udp_ask};
 use crate::scene::{BOUND, SILENCE, Scene};
 use crate::service::{WATCHDOG, scene_as_unit};
 
-/// Returns a field from a file in the balancer's `/proc/PID/fdinfo`: the first file that contains
-/// `mark`.
+/// Returns a field from the first file in the balancer's `/proc/PID/fdinfo` that contains `mark`.
 pub(crate) fn described(scene: &Scene, mark: &str, field: &str) -> String {
     let folder = format!("/proc/{}/fdinfo", scene.balancer.process.id());
     let infos = fs::read_dir(folder).unwrap().flatten();

@@ -1,6 +1,6 @@
-//! Runs the commands of four how-to pages on one balancer. A VIP is added, a backend is drained,
-//! another backend is replaced, the change is rolled back, and the log level is changed for a
-//! while. Downloads run at the same time, and none may break.
+//! Runs the commands of four how-to pages on one balancer. The commands add a VIP, drain a backend,
+//! replace a backend, roll this change back, and change the log level for a while. Downloads run at
+//! the same time, and none may break.
 
 use std::fs;
 use std::net::IpAddr;

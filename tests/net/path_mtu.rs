@@ -312,10 +312,10 @@ fn too_big_about(like: &FrameSpec, own: Ipv4Addr, backend: Ipv4Addr) -> Vec<u8> 
     FrameSpec { destination: (own, 0).into(), icmp: Some([3, 4]), payload: quote, ..like.clone() }.bytes()
 }
 
-/// Sends the frames at a rate at which a ring can hold the frames of half a second. At the same
-/// time, overrides the state of a backend again and again. Returns the sorted times until each
-/// override took effect. An override uses the same controller, tables and publisher as a change of
-/// the health state.
+/// Sends the frames at a rate at which a ring holds half a second of traffic. At the same time,
+/// overrides the state of a backend again and again. Returns the sorted times until each override
+/// took effect. An override uses the same controller, tables and publisher as a change of the
+/// health state.
 fn verdicts_during(scene: &Scene, frames: Vec<Vec<u8>>) -> Vec<Duration> {
     let (router, port) = (&scene.bed.router, &scene.bed.balancers[0].port);
     let mut took = vec![];

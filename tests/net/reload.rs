@@ -1,4 +1,4 @@
-//! Tests of reloads and restarts. They check which flows move to another backend, and that no
+//! Tests of reloads and restarts. They check which flows move to a different backend, and that no
 //! packet is lost.
 
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ impl Traffic {
     }
 
     /// Ends the traffic and returns the backend of each flow. Panics if a packet was not answered
-    /// or a flow moved to another backend.
+    /// or a flow moved to a different backend.
     pub(crate) fn kept(mut self, scene: &Scene) -> Vec<String> {
         self.stop.store(true, Ordering::Relaxed);
         let rounds = self.thread.take().unwrap().join().unwrap();
@@ -107,8 +107,8 @@ fn use_udp(
     })
 }
 
-/// Starts a thread that does the same with TCP connections: one request per connection and round.
-/// It returns the number of requests.
+/// Starts a thread like [`use_udp`], but with TCP connections: it sends one request per connection
+/// in each round. The thread returns the number of requests.
 fn use_tcp(
     mut connections: Vec<Connection>,
     rounds: usize,

@@ -549,7 +549,7 @@ const TICK: Duration = Duration::from_millis(300);
 /// The timeout for replies on flows that may use a queue without a socket. If the machine is slow,
 /// the test repeats the round.
 const SHORT: Duration = Duration::from_secs(2);
-/// After this time, a packet is considered lost. On these links a reply takes less than a
+/// The time after which a packet is considered lost. On these links a reply takes less than a
 /// millisecond, but a busy machine adds a delay.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 const PACE: Duration = Duration::from_millis(1);

@@ -56,7 +56,7 @@ fn paths(scene: &Scene, flows: &mut UdpFlows) -> Vec<(String, bool)> {
         let answers = flows.round_within(Duration::from_secs(1)).unwrap();
         let backends: Vec<String> = answers.into_iter().flatten().collect();
         (backends.len() == ports.len()).then_some(())?;
-        // A capture may be late.
+        // The capture may record a packet late.
         let [_, back] = eventually(BOUND, || {
             let seen = captures.each_ref().map(seen_flows);
             ports.iter().all(|port| seen.iter().any(|seen| seen.contains(port))).then_some(seen)

@@ -151,8 +151,8 @@ impl Balancer {
         Ok(answer)
     }
 
-    /// Stops the balancer with SIGTERM. Returns the counters in its last log line, or `None` if
-    /// that line has none.
+    /// Stops the balancer with SIGTERM. Returns the counters in its last log line, or `None` if the
+    /// line contains no counters.
     ///
     /// # Errors
     /// Returns an error if the balancer does not end in time or exits with a failure.

@@ -110,9 +110,9 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// The UDP port of the echo servers, which listen at each VIP.
+    /// The UDP port of the echo servers, which listen on every VIP.
     pub const ECHO_PORT: u16 = 53;
-    /// The UDP port of the servers that discard all datagrams. They listen at each VIP.
+    /// The UDP port of the servers that discard all datagrams. They listen on every VIP.
     pub const SINK_PORT: u16 = 9;
     /// The HTTP port.
     pub const HTTP_PORT: u16 = 80;
@@ -206,7 +206,7 @@ impl Bed {
     }
 
     /// Routes the first balancer's traffic for the backends through `device`. The other end of the
-    /// device's link is `port` of the router.
+    /// link is the router's device `port`.
     ///
     /// The balancer gets the addresses 192.0.2.101 and 2001:db8:0:64::1 on this device.
     ///
@@ -370,8 +370,8 @@ fn bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Settings for all devices, including devices that are created later. IPv6 addresses are usable
-/// immediately, and hosts send no unsolicited packets.
+/// Settings for all devices, including devices that are created later. With these settings, IPv6
+/// addresses are usable immediately, and hosts send no unsolicited packets.
 const QUIET: &[(&str, &str)] = &[
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),

@@ -41,7 +41,7 @@ impl Encapsulation {
     }
 }
 
-/// A service that every VIP has.
+/// A service that is configured on every VIP.
 #[derive(Clone, Debug)]
 pub struct Service {
     /// The ports as a TOML value, such as `80` or `"8000-8099"`.
@@ -96,7 +96,8 @@ pub struct LbConfig {
     pub admin: String,
     /// Additional TOML tables at the end of the file.
     pub more: String,
-    /// `true` if each balancer is its own cluster. Its file then names no other machine.
+    /// `true` if each balancer forms its own cluster. A balancer's configuration file then names no
+    /// other machine.
     pub alone: bool,
 }
 

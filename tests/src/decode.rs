@@ -265,8 +265,8 @@ impl Outer {
     }
 }
 
-/// Returns the Internet checksum over `parts`. It is 0 if the parts include a correct checksum.
-/// Only the last part may have an odd length.
+/// Returns the Internet checksum over `parts`. The result is 0 if the parts include a correct
+/// checksum. Only the last part may have an odd length.
 pub(crate) fn checksum(parts: &[&[u8]]) -> u16 {
     let words = parts.iter().flat_map(|part| part.chunks(2));
     let sum: u64 = words.map(|w| u64::from(w[0]) << 8 | w.get(1).map_or(0, |&low| u64::from(low))).sum();

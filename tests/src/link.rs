@@ -61,7 +61,7 @@ impl Veth {
 
 /// Moves two NICs that are connected by a cable from the network namespace of this process into two
 /// other namespaces. If a previous testbed used a NIC, the kernel moves it back some time after
-/// that testbed ends. The function waits for that.
+/// that testbed ends, and this function waits until then.
 ///
 /// # Errors
 /// Returns an error if a NIC does not exist or the link does not come up.
@@ -91,8 +91,8 @@ pub(crate) fn carries(Device { ns, name }: Device<'_>) -> Result<()> {
         String::from_utf8_lossy(&line).contains(" state UP ").then_some(())
     });
     up.with_context(|| format!("device {name} in namespace {} has no carrier after {BOUND:?}", ns.name()))?;
-    // The kernel reports the carrier shortly before the queues exist. It does both under one lock,
-    // which this command also takes, so the queues exist when the command returns.
+    // The kernel reports the carrier shortly before it creates the queues. It holds one lock during
+    // both steps. This command takes the same lock, so the queues exist when the command returns.
     ns.ip(&format!("link set {name} up"))?;
     let kept = ["ipv4", "ipv6"].map(|family| format!("{family}/neigh/{name}/unres_qlen_bytes"));
     ns.sysctl(&kept.each_ref().map(|key| (key.as_str(), UNRESOLVED_BYTES)))
@@ -234,7 +234,8 @@ fn parse_dev(text: &str) -> HashMap<String, DeviceCounts> {
 }
 
 const BOUND: Duration = Duration::from_secs(10);
-/// 80 times the kernel's default.
+/// The limit for packets that wait for neighbor resolution, in bytes. It is 80 times the kernel's
+/// default.
 const UNRESOLVED_BYTES: &str = "16777216";
 const OFFLOADS: [&str; 6] = ["tx", "tso", "gso", "gro", "rxvlan", "txvlan"];
 

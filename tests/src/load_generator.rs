@@ -70,8 +70,8 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Starts a stream on `device`. It repeatedly calls `round` and sends the frames that it
-    /// returns, at most `per_second` packets per second. Frames that the device rejects are lost,
+    /// Starts a stream on `device`. The stream repeatedly calls `round` and sends the returned
+    /// frames, at most `per_second` packets per second. Frames that the device rejects are lost,
     /// for example while its link is down.
     ///
     /// # Errors

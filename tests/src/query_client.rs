@@ -105,8 +105,8 @@ impl QueryClient {
             match self.socket.recv(&mut room) {
                 Ok(length) if room[..2] == frame[..2] => return Some(room[..length].to_vec()),
                 Ok(_) => {}
-                // The server was down at an earlier request, and the kernel reports the ICMP error
-                // now.
+                // The server was down during an earlier request, and the kernel reports the ICMP
+                // error now.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionRefused) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}

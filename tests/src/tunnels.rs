@@ -62,7 +62,7 @@ fn commands(host: &Host) -> Result<String> {
     Ok(text.replace(v6, &host.v6.to_string()).replace(v4, &host.v4.to_string()))
 }
 
-/// The addresses of the backend on the page.
+/// The backend addresses that the documentation page uses.
 const PAGE_ADDRESSES: [&str; 2] = ["192.0.2.13", "2001:db8::13"];
 const PAGE: &str = include_str!("../../docs/how-to/prepare-backends.md");
 const SECTION: &str = "\n## Tunnel devices of the kernel\n";

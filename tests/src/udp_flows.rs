@@ -20,8 +20,8 @@ pub struct UdpFlows {
 }
 
 impl UdpFlows {
-    /// Opens `count` flows from `ns` to `server`. In a round, each flow waits for its reply for
-    /// `timeout`.
+    /// Opens `count` flows from `ns` to `server`. In a round, each flow waits up to `timeout` for
+    /// its reply.
     ///
     /// # Errors
     /// Returns an error if no ports are free or `server` is unreachable.

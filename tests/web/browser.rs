@@ -121,8 +121,8 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // If this request were not sent, the browser would end too, but only after writing its
-        // profile.
+        // Ends the browser session. Without this request, the browser would end too, but only after
+        // writing its profile.
         let (session, ns) = (self.session.clone(), self.ns.clone());
         drop(ns.spawn(move || exchange("DELETE", &session, "")).join());
     }

@@ -32,7 +32,8 @@ impl Readme {
     }
 }
 
-/// Runs the commands in one root. If a command fails, the following ones still run.
+/// Runs the commands one after the other in one minimal Debian root. If a command fails, the next
+/// commands still run.
 pub(crate) fn run(commands: &[Readme]) -> Result<()> {
     setup::require_root("a bare root")?;
     setup::ensure(setup::BARE)?;

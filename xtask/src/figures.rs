@@ -1,5 +1,5 @@
-//! Reproduces the evaluations in the papers. The results are CSV files, SVG plots and a page in
-//! `benches/results`.
+//! Reproduces the evaluations of the Maglev, MemSwitch and AppSwitch papers. The results are CSV
+//! files, SVG plots and a page in `benches/results`.
 //!
 //! Each CSV file records the commit, command, date and machine of the measurement. The program
 //! `figures` in `benches/figures` runs simulations and in-memory measurements, and draws the plots.

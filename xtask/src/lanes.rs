@@ -220,8 +220,8 @@ fn unit(steps: &mut Steps) {
     }
 }
 
-/// Checks the dependencies for security advisories if cargo-deny is installed. This check is only a
-/// part of long runs, because the advisory database changes independently of commits and its
+/// Checks the dependencies for security advisories if cargo-deny is installed. Only long runs
+/// include this check, because the advisory database changes independently of commits and its
 /// download needs the network.
 fn advisories(steps: &mut Steps) {
     if cargo(&["deny", "--version"]).output().is_ok_and(|output| output.status.success()) {

@@ -79,7 +79,8 @@ fn oldest(compiler: &str, names: &[&str]) -> Command {
 }
 
 /// Runs rustdoc with JSON output in a separate build folder. Build scripts check whether unstable
-/// features are allowed, so a shared folder would be rebuilt each time that this changes.
+/// features are allowed. In a shared folder, everything would be rebuilt each time this setting
+/// changes.
 fn document(libraries: &[Package<'_>], target: &Path) -> Result<()> {
     let mut doc = cargo(&["doc", "--locked", "--no-deps", "--lib", "--target-dir"]);
     doc.arg(target).args(libraries.iter().flat_map(|library| ["--package", library.name()]));

@@ -113,8 +113,8 @@ impl Drop for Offer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // The error is ignored, because a caller that does not call `stop` already reports
-            // another error.
+            // The result is ignored: a caller that does not call `stop` is already returning a
+            // different error.
             drop(thread.join());
         }
     }

@@ -26,7 +26,7 @@ use self::traffic::{Connection, Traffic};
 struct Assumptions {
     endpoints: u32,
     slots: u32,
-    /// The mean number of new connections per second and endpoint over the day.
+    /// The mean number of new connections per second per endpoint over the day.
     arrivals: f64,
     /// The length of the day from midnight, in seconds.
     seconds: u32,

@@ -85,7 +85,7 @@ pub(crate) fn section_light(csv: &Csv) -> Result<String> {
     Ok(format!(
         "A client sends one get at a time for one of ten keys, and there is one server. `direct` has neither proxy nor balancer, \
          `nutcracker` is TwemProxy, and `uncached` is the balancer without a cache. `cached-1s` is the balancer with cached values \
-         that expire after 1 s. At ten gets per second and key, the balancer would cache nothing with a shorter lease. At this rate \
+         that expire after 1 s. At ten gets per second per key, the balancer would cache nothing with a shorter lease. At this rate \
          all threads sleep between two requests, so each hop includes the time to wake up. The paper prints ratios to direct TCP; the \
          ratios to direct UDP below are computed from its times. Direct TCP and MemSwitch over TCP are not measured here. \
          Values are medians of {} runs.\n\n\

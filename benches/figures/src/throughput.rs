@@ -44,7 +44,7 @@ impl<'a> Rates<'a> {
         let constant = self.of_name("constant 5-tuple")?;
         let (non_syn, syn) = (self.of_name("non-SYN")? / constant, self.of_name("SYN")? / constant);
         Ok(format!(
-            "The rate for non-SYN is {non_syn:.2} times the rate for constant 5-tuple, and the rate for SYN is {syn:.2} times that rate."
+            "The rate for non-SYN is {non_syn:.2} times the rate for constant 5-tuple. The rate for SYN is {syn:.2} times the rate for constant 5-tuple."
         ))
     }
 

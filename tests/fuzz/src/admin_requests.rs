@@ -47,8 +47,8 @@ fn answers(mut rest: &[u8]) {
         assert!((100..500).contains(&status) || status == 503, "{head}");
         let header = |name| head.split("\r\n").find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         let length = header("content-length").map_or(0, |length| length.parse().expect("a length"));
-        // The response to a HEAD request has no body. The next response follows directly, or it was
-        // the last one.
+        // A response to a HEAD request has no body, so the next response or the end of the input
+        // follows directly.
         let has_body = length <= rest.len() && !rest.starts_with(b"HTTP/1.");
         assert!(has_body || rest.is_empty() || rest.starts_with(b"HTTP/1."), "{head}");
         let (body, behind) = rest.split_at(if has_body { length } else { 0 });
@@ -129,7 +129,7 @@ async fn exchange(stream: impl AsyncRead + AsyncWrite, request: &[u8]) -> Vec<u8
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut answer = Vec::new();
     let send = async {
-        // An error is ignored: a server that has rejected the request stops reading it.
+        // Ignores write errors: a server that has rejected the request stops reading it.
         let _ = writer.write_all(request).await;
         let _ = writer.shutdown().await;
     };

@@ -34,8 +34,8 @@ pub(crate) fn plain() -> Vec<Vec<u8>> {
     all
 }
 
-/// Returns ICMP errors from routers. Some are about replies from a VIP, and some about outer
-/// packets of the balancer.
+/// Returns ICMP errors from routers. They quote either a reply from a VIP or an encapsulated packet
+/// that the balancer sent.
 pub(crate) fn errors() -> Vec<Vec<u8>> {
     let (v4, v6) = (udp(VIP4, 53, CLIENT4, 1000, b"answer"), tcp(VIP6, 80, CLIENT6, 1000, "A"));
     let outer = tunnelled();
@@ -95,7 +95,7 @@ fn echo6() -> Vec<u8> {
     frame
 }
 
-/// Returns a packet-too-big error about the packet, addressed to its source.
+/// Returns a packet-too-big error that quotes the packet and is addressed to its source.
 fn error(quoted: &[u8]) -> Vec<u8> {
     let link = PacketBuilder::ethernet2(ROUTER, OURS);
     let mut frame = Vec::new();

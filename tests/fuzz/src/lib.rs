@@ -106,8 +106,8 @@ mod tests {
         let mut mutations = key_mutations::Mutations::new(0x51_u64, key_requests::seeds());
         let (memcached, mut accepted) = (kv_switch::Memcached::new(32), 0);
         for number in 0..count {
-            // One input in eight also changes the first two bytes. These bytes are the number of
-            // missing bytes, so the request becomes a first fragment.
+            // Every eighth input also changes the first two bytes, which are the number of missing
+            // bytes. If the number is not zero, the request is a first fragment.
             let input = mutations.next(if number % 8 == 0 { 0 } else { 2 });
             memcached::check(input);
             let whole = Datagram::whole(input.get(2..).unwrap_or_default());

@@ -30,8 +30,8 @@ pub(crate) struct Crate {
     pub(crate) version: String,
     /// The license as an SPDX expression.
     pub(crate) licence: String,
-    /// The SHA-256 digest of the crate file in the registry, in hexadecimal. `None` for crates of
-    /// this workspace.
+    /// The SHA-256 digest of the crate file in the registry, in hexadecimal. It is `None` for
+    /// crates of this workspace.
     pub(crate) checksum: Option<String>,
     /// The folder on this machine that contains the source code.
     pub(crate) folder: PathBuf,

@@ -54,7 +54,7 @@ const UNITS: [&str; 3] = ["sluicegate.service", "sluicegate-decap.service", "slu
 #[derive(Clone, Debug)]
 struct Release {
     version: String,
-    /// The time of all files, in seconds since 1970.
+    /// The modification time of all packed files, in seconds since 1970.
     epoch: u32,
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn package(release: &Release, entries: &[Entry]) -> Result<Vec<u8>> {
 }
 
 /// Returns the folders that contain completions. They are packaged explicitly, because rpm removes
-/// only folders that a package owns, and possibly no other package owns them.
+/// a folder only if a package owns it, and possibly no other package owns these folders.
 fn shell_folders(entries: &[Entry]) -> Vec<Entry> {
     let folders = entries.iter().flat_map(|entry| Path::new(&entry.path).ancestors().skip(1));
     let of_shells = folders

@@ -183,7 +183,7 @@ mod tests {
         );
         let after = ledger.get(3, now);
         assert_eq!(findings(&mut ledger, &after), [false, false, true, false]);
-        assert_eq!(read(&mut ledger, &after, 4, 6), Finding::Wrong, "the value belongs to another key");
+        assert_eq!(read(&mut ledger, &after, 4, 6), Finding::Wrong, "the value belongs to a different key");
         assert_eq!(ledger.judge(&after, Answer::Missing, now), Finding::Missed);
         assert_eq!(ledger.judge(&after, Answer::Stored, now), Finding::Wrong);
         assert_eq!(ledger.judge(&after, Answer::Other(b"ERROR"), now), Finding::Wrong);

@@ -4,8 +4,8 @@
 //! The program forwards packets for the VIP with IPIP. Its maps are filled in the same way as by
 //! Katran's own library: the MAC address of the router, the VIP, the backends, the ring, and a flow
 //! table for each processor. The ring alternates between the backends, because the cost of a packet
-//! does not depend on their order. Requests are not measured: Katran uses other source addresses
-//! for tunnels, and the backends accept tunnels only from the balancer's address.
+//! does not depend on their order. Requests are not measured: Katran uses different source
+//! addresses for its tunnels, and the backends accept tunnels only from the balancer's address.
 //!
 //! Reference: katran `katran/lib/{Makefile-bpf,bpf/balancer_*.h,bpf/control_data_maps.h}`.
 

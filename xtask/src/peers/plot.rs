@@ -1,8 +1,5 @@
-//! Draws the plot of a comparison. For each peer it has one row with two bars: packets per second,
-//! and CPU time per packet.
-//!
-//! The output is SVG 1.1 with only a few elements that every viewer supports. Peers without packet
-//! measurements are omitted.
+//! Draws the plot of a comparison. The plot has one row with two bars for each peer: packets per
+//! second, and CPU time per packet.
 
 use std::fmt::Write as _;
 

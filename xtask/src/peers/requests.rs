@@ -73,8 +73,9 @@ impl Scene {
         Ok(Self { _decaps: Decap::start_all(&stage.bed)?, _servers: servers.collect::<Result<_>>()? })
     }
 
-    /// Opens or closes the path of requests. The path is closed while packets to destinations that
-    /// do not exist are measured.
+    /// Prepares the testbed for requests if `open` is `true`, and for the packet load otherwise.
+    /// During the packet load, the device under test sends its packets to a MAC address that no
+    /// device uses.
     pub(crate) fn open(&self, stage: &Stage, open: bool) -> Result<()> {
         let port = stage.port();
         spread_to(port, open.then_some(GENERATOR_CPU))?;

@@ -31,14 +31,14 @@ fn unchecked(pages: &Pages, runners: &str, exceptions: &[Exception]) -> Vec<Stri
             match exceptions.iter().position(fits) {
                 Some(at) => used[at] = true,
                 None => found.push(format!(
-                    "{name}:{line}: `{command}`: a shell block that a test runs, or an exception in xtask/src/tidy/commands.rs"
+                    "{name}:{line}: no test runs `{command}`; move it to a shell block or add an exception to xtask/src/tidy/commands.rs"
                 )),
             }
         }
     }
     let unused = exceptions.iter().zip(used).filter(|(_, used)| !used);
     found.extend(unused.map(|(Exception { page, command, reason }, _)| {
-        format!("docs/{page}:1: no text block with `{command}` needs an exception ({reason})")
+        format!("docs/{page}:1: the exception for `{command}` matches no text block ({reason})")
     }));
     found
 }
@@ -134,8 +134,8 @@ mod tests {
             [exception("how-to/a.md", "scp", "two machines"), exception("how-to/b.md", "scp", "gone")];
         let found = unchecked(&pages, "[\"how-to/a.md\"]", &allowed);
         assert_eq!(found.len(), 2, "{found:?}");
-        assert!(found[0].starts_with("docs/how-to/a.md:8: `ip route`: "), "{found:?}");
-        assert!(found[1].starts_with("docs/how-to/b.md:1: no text block with `scp`"), "{found:?}");
+        assert!(found[0].starts_with("docs/how-to/a.md:8: no test runs `ip route`; "), "{found:?}");
+        assert!(found[1].starts_with("docs/how-to/b.md:1: the exception for `scp` matches"), "{found:?}");
         let found = unchecked(&pages, "[\"how-to/aa.md\"]", &allowed[..1]);
         assert!(found[0].starts_with("docs/how-to/a.md:1: no test runs"), "{found:?}");
     }

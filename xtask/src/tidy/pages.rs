@@ -99,7 +99,7 @@ fn outside_the_book(pages: &Pages) -> Vec<String> {
     });
     let all = pages.keys().filter(|name| name.starts_with(BOOK) && *name != SUMMARY);
     let missing = all.filter(|name| !listed.contains(*name));
-    missing.map(|name| format!("{name}:1: {SUMMARY} does not list it")).collect()
+    missing.map(|name| format!("{name}:1: {SUMMARY} does not list this page")).collect()
 }
 
 /// Checks that the runbook has a section for each alert rule, and that the `runbook_url` of the
@@ -173,7 +173,7 @@ mod tests {
     fn page_missing_in_the_summary_is_a_finding() {
         let all =
             pages(&[(SUMMARY, "- [a](a.md)"), ("docs/a.md", ""), ("docs/b/c.md", ""), ("README.md", "")]);
-        assert_eq!(outside_the_book(&all), ["docs/b/c.md:1: docs/SUMMARY.md does not list it"]);
+        assert_eq!(outside_the_book(&all), ["docs/b/c.md:1: docs/SUMMARY.md does not list this page"]);
     }
 
     #[test]

@@ -126,7 +126,7 @@ mod tests {
         figure(&commit);
         assert_eq!(old(), [""; 0]);
         write("crates/b/src/lib.rs", "2");
-        assert_eq!(old(), [""; 0], "the change is in another folder");
+        assert_eq!(old(), [""; 0], "the change is in a different folder");
         write("crates/a/src/lib.rs", "2");
         git(&["commit", "--quiet", "--all", "--message", "b"]);
         let found = old();

@@ -71,8 +71,8 @@ fn is_long_comment(line: &str) -> bool {
     text.starts_with("//") && !is_quote && text.contains(' ') && line.chars().count() > COMMENT_COLUMNS
 }
 
-/// Returns the IPv4 addresses in a line that are not reserved for documentation or another special
-/// use. Section numbers that follow `§` are skipped.
+/// Returns the IPv4 addresses in a line that are not reserved for documentation or a different
+/// special use. Section numbers that follow `§` are skipped.
 fn foreign_addresses(line: &str) -> Vec<Ipv4Addr> {
     let numbered = |c: char| c.is_ascii_digit() || c == '.';
     let parts = line.split('§').enumerate();

@@ -65,7 +65,7 @@ pub(crate) fn run_rates() -> Csv {
             format!("{:.2}", 100.0 / mean.sqrt()),
             format!("{:.1}", 100.0 * below as f64 / factors.len() as f64),
         ]);
-        eprintln!("simulated a day with {arrivals} connections per second and endpoint");
+        eprintln!("simulated a day with {arrivals} connections per second per endpoint");
     }
     csv
 }
@@ -154,7 +154,7 @@ pub(crate) fn section(csv: &Csv) -> Result<String> {
     }
     text += &format!(
         "\nThe paper does not describe its traffic. The simulation makes these assumptions:\n\n\
-         - Connections arrive at random (Poisson) and independently, {} per second and endpoint on average.\n\
+         - Connections arrive at random (Poisson) and independently, {} per second per endpoint on average.\n\
          - The rate varies over the day. It is highest at 20:00, which is 4.2 times the lowest rate at 4:00.\n\
          - A client sends 4 to 1,000 packets (Pareto, shape 1.3). The second packet follows a quarter of a second after the SYN.\n\
          - The median duration of a connection is 4 s (log-normal, sigma 1.5, at most 10 minutes). Its packets are evenly spaced.\n\
@@ -214,7 +214,7 @@ pub(crate) fn section_rates(csv: &Csv) -> Result<String> {
         "This figure is not in the paper. It repeats the simulated day with fewer and more connections. All endpoints have the same \
          number of table entries, give or take one, so almost all of the variation is random. If an endpoint gets *n* connections \
          per interval on average, random arrival leads to a coefficient of variation of 1/sqrt(*n*).\n\n\
-         | connections per second and endpoint | connections per endpoint in five minutes | coefficient of variation, median | \
+         | connections per second per endpoint | connections per endpoint in five minutes | coefficient of variation, median | \
          coefficient of variation by chance | share of the day with an overprovision factor below 1.2 |\n|---|---|---|---|---|\n",
     );
     let columns = [

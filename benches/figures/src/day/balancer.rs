@@ -1,8 +1,8 @@
-//! The load balancer of a simulated day. It uses Sluicegate's Maglev table and connection table in
+//! Simulates a load balancer with Sluicegate's Maglev table and connection table, which it uses in
 //! the same way as a packet thread.
 //!
-//! It takes the flow hash and the TCP state signal of a packet, and returns an endpoint. It has one
-//! VIP and handles no packet headers.
+//! The simulated balancer has one VIP and does not process packet headers: it takes the flow hash
+//! and the TCP state signal of a packet, and returns an endpoint.
 
 use conntrack::{Config, FlowTable, Inserted, Signal, Target, Tick};
 use maglev_hash::{Backend, Table};

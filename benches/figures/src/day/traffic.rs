@@ -1,5 +1,5 @@
-//! The traffic of a simulated day: when connections open, how many packets they have, and when they
-//! send them.
+//! Generates the traffic in a simulated day: when connections open, how many packets they have, and
+//! when they send them.
 //!
 //! All parameters are assumptions. The results page lists them.
 
@@ -86,8 +86,8 @@ impl Traffic {
     }
 }
 
-/// Returns the load at this time relative to the mean of the day. Loads between two full hours are
-/// interpolated.
+/// Returns the load at this time relative to the mean load of the day. Loads between two full hours
+/// are interpolated.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
 fn activity(second: f64) -> f64 {
     let hour = (second / 3_600.0).rem_euclid(24.0);

@@ -23,7 +23,7 @@ pub(super) fn leaves(table: &Table) -> usize {
 }
 
 /// Returns versions of the text in which one value is different. `turn` selects the value. Returns
-/// no versions if there is no other valid value.
+/// an empty iterator if there is no other valid value.
 pub(super) fn altered(table: &Table, turn: usize) -> impl Iterator<Item = String> {
     let chosen = turn.checked_rem(leaves(table));
     (0..).map_while(move |other| {
@@ -86,8 +86,8 @@ impl Leaf<'_> {
         }
     }
 
-    /// Parses a number with a unit. Only some keys have such values: a string under another key may
-    /// look the same.
+    /// Parses a number with a unit. Checks the key first, because a string under a different key
+    /// may look like such a number.
     fn span(&self) -> Option<Span> {
         let text = self.value.as_str().filter(|_| WITH_UNIT.contains(&self.key))?;
         let (unit, micros) = *UNITS.iter().find(|(unit, _)| {
@@ -118,7 +118,7 @@ impl<S: FnMut(&Leaf<'_>, usize) -> String> Writer<S> {
 
     fn value(&mut self, key: &str, value: &Value) -> String {
         match value {
-            // Header names are arbitrary, so one may be the same as a key that has values with a
+            // Header names are arbitrary, so one may be identical to a key whose values have a
             // unit.
             Value::Table(_) if key == "headers" => value.to_string(),
             Value::Table(table) => {
