@@ -2,10 +2,10 @@
 //!
 //! The row `sessions` measures the BFD thread of the crate `bgp`. The row `bare` measures a loop
 //! without BFD, which sends and receives the same number of packets over sockets with the same
-//! options. Both rows exchange packets with a peer process over loopback. Rounds of the two rows
-//! alternate and have the same length. CPU time is user plus system time. Budget: a packet of
-//! `sessions` takes at most 1.5 times as much CPU time as a packet of `bare`. The benchmark needs
-//! 2,100 file descriptors.
+//! options. `sessions` and `bare` exchange packets with a peer process over loopback. Rounds of the
+//! two rows alternate and have the same length. CPU time is user plus system time. Budget: a packet
+//! of `sessions` takes at most 1.5 times as much CPU time as a packet of `bare`. The benchmark
+//! needs 2,100 file descriptors.
 
 use std::io::IoSliceMut;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};

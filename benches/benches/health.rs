@@ -1,12 +1,13 @@
-//! Both start 10,000 TCP checks per second. Each check connects to a different loopback address and
-//! resets the connection. The scheduler, the bare loop and the listener are separate processes. The
-//! bare loop wakes up every millisecond and makes only the system calls that a check needs: socket,
-//! connect, epoll, SO_ERROR, close with reset. The scheduler and the bare loop are each measured
-//! for ten seconds, after a warm-up of two seconds. A measurement gives the user plus system time
-//! per passed check. The result is the median ratio of five alternating pairs of measurements (an
-//! argument sets a different number of pairs). Budget: 1.5. A pair is repeated if either program
-//! made fewer than 9,900 checks per second, or if its numbers of started and passed checks differ
-//! by more than 0.1 %. In these cases the machine was too busy.
+//! The scheduler and the epoll loop both start 10,000 TCP checks per second. Each check connects to
+//! a different loopback address and resets the connection. The scheduler, the bare loop and the
+//! listener are separate processes. The bare loop wakes up every millisecond and makes only the
+//! system calls that a check needs: socket, connect, epoll, SO_ERROR, close with reset. The
+//! scheduler and the bare loop are each measured for ten seconds, after a warm-up of two seconds. A
+//! measurement gives the user plus system time per passed check. The result is the median ratio of
+//! five alternating pairs of measurements (an argument sets a different number of pairs). Budget:
+//! 1.5. A pair is repeated if either program made fewer than 9,900 checks per second, or if its
+//! numbers of started and passed checks differ by more than 0.1 %. In these cases the machine was
+//! too busy.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -145,7 +145,7 @@ impl Row {
         batch.head_room = self.with.head_room();
         let mut now = START;
         // Three packets per flow: the SYN inserts the flow, the first ACK ends its probation, and
-        // the second one marks it as in use. They are more than one tick apart.
+        // the second one marks it as in use. The three packets are sent more than one tick apart.
         for flags in [SYN, ACK, ACK] {
             let mut flow = 0;
             while flow < flows {
@@ -227,14 +227,14 @@ fn tagged(frame: [u8; 60]) -> [u8; 68] {
 }
 
 const START: Now = Now::from_nanos(1_000_000_000);
-/// The number of established flows. They occupy half of the default connection table, so that every
-/// flow gets an entry.
+/// The number of established flows. These flows occupy half of the default connection table, so
+/// that every flow gets an entry.
 const ESTABLISHED: u32 = 500_000;
-/// The number of flows that are inserted together in one step of the preparation. It is a multiple
+/// The number of flows that one step of the preparation inserts together. This number is a multiple
 /// of the batch size.
 const WAVE: u32 = 262_144;
-/// The number of these steps. Together, the steps fill the default connection table before its
-/// first entries expire after ten seconds.
+/// The number of preparation steps that insert flows. Together, the steps fill the default
+/// connection table before its first entries expire after ten seconds.
 const WAVES: u32 = 4;
 const GRE: Headers = Headers::of(Encapsulation::Gre);
 const GUE: Encapsulation = Encapsulation::Gue { udp_checksum: false };

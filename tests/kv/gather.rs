@@ -174,8 +174,8 @@ fn gather_with_hanging_server_times_out_or_misses() {
 
         scene.servers[1].as_mut().unwrap().signal(Signal::SIGCONT).unwrap();
         // The server resumes and answers the two requests for which the balancer no longer waits.
-        // It also answers expired health checks. These answers come from the VIP, and the balancer
-        // rejects them with ICMP port unreachable.
+        // It also answers expired health checks. All answers come from the VIP, and the balancer
+        // rejects answers to expired health checks with ICMP port unreachable.
         scene.drops_become_beside(&[("kv_answer_late", 2)], &["icmp_quote"]);
         let is_whole = || (client.ask_whole(&get("get", &keys), BOUND)? == whole).then_some(());
         assert!(eventually(BOUND, is_whole).is_some(), "{}", scene.diagnosis());

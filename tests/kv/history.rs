@@ -1,9 +1,9 @@
 //! Each key has one writer, which waits for each reply before the next write. All clients can read
 //! the key. A balancer serves a cached value until `lease` has passed on its own clock since it
-//! fetched the value. It reads the clock before it receives a request, but after the client sent
-//! the previous request that this balancer answered. The measured age is therefore accurate to one
-//! round trip of the clients. If two reads follow each other through one balancer, the later read
-//! must return a value that was at most `lease` old when the earlier read was sent.
+//! fetched the value. The balancer reads its clock before it receives a request, but after the
+//! client sent the previous request that this balancer answered. The measured age is therefore
+//! accurate to one round trip of the clients. If two reads follow each other through one balancer,
+//! the later read must return a value that was at most `lease` old when the earlier read was sent.
 
 use std::time::{Duration, Instant};
 
@@ -27,8 +27,8 @@ pub(crate) struct Read {
     pub(crate) received: Instant,
 }
 
-/// The time between an acknowledged write and a read that still returned the overwritten value. It
-/// is zero if the value was current.
+/// The time between an acknowledged write and a read that still returned the overwritten value. The
+/// time is zero if the value was current.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Age {
     /// The age when the client sent the read.

@@ -15,8 +15,8 @@ use crate::scene::{BOUND, Scene, config};
 const HOT: [(&str, f64); 3] = [("first", 0.5), ("second", 0.25), ("third", 0.125)];
 /// The accepted deviation of a share. A count may start or end in the middle of a cycle.
 const TOLERANCE: f64 = 0.03;
-/// The test's timeout for one count of keys. It is ten times as long as a count takes on two busy
-/// cores, but shorter than the timeout with which the balancer ends a count.
+/// The test's timeout for one count of keys: ten times as long as a count takes on two busy cores,
+/// but shorter than the timeout with which the balancer ends a count.
 const FETCHED: Duration = Duration::from_secs(10);
 
 fn key(turn: usize) -> String {

@@ -30,7 +30,7 @@ pub(crate) struct Load {
     settled: [AtomicU64; 2],
 }
 
-/// Stops readers and writers when it is dropped. This also happens during a panic.
+/// Stops readers and writers when it is dropped, even during a panic.
 pub(crate) struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -207,6 +207,6 @@ fn next(mut random: u64) -> u64 {
     random ^ random << 17
 }
 
-/// The timeout for a reply. It is far longer than a reply takes, but shorter than a test.
+/// The timeout for a reply, which is far longer than a reply takes, but shorter than a test.
 const ONCE: Duration = Duration::from_secs(2);
 const TRIES: u32 = 10;

@@ -1,7 +1,7 @@
-//! Simulates a lossy network in front of a memcached server. It loses, duplicates, reorders and
-//! delays the balancer's upstream requests and the responses to them, and inserts forged responses.
-//! Client requests and health checks are forwarded unchanged. The kernel on test machines does not
-//! include netem.
+//! Simulates a lossy network in front of a memcached server. The simulated network loses,
+//! duplicates, reorders and delays the balancer's upstream requests and the responses to them, and
+//! inserts forged responses. Client requests and health checks are forwarded unchanged. The kernel
+//! on test machines does not include netem.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;

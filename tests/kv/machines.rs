@@ -20,8 +20,8 @@ struct Heard {
     reads: [Vec<Read>; 2],
 }
 
-/// Returns the balancer through which half of the writes of a key go. The other half bypasses both
-/// balancers.
+/// Returns the balancer through which half of a key's writes go. The other half of the writes
+/// bypass both balancers.
 fn home(key: usize) -> usize {
     key % 2
 }

@@ -1,4 +1,4 @@
-//! Tests with the PHP extension memcache. It reads arrays of keys over UDP, and uses TCP for all
+//! Tests with the PHP extension memcache, which reads arrays of keys over UDP and uses TCP for all
 //! other operations.
 //!
 //! If all keys of an array belong to one server, memcached answers each key in a separate message.

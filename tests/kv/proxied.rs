@@ -53,7 +53,7 @@ fn proxied_clients_read_back_all_values() {
             let set = format!("set key{key} {key} 0 {}\r\n{value}\r\n", value.len());
             assert_eq!(scene.ask(&scene.client(ipv4), set.as_bytes()), b"STORED\r\n");
         }
-        // This value needs several datagrams.
+        // The value of the key `long` needs several datagrams.
         let (client, chunk) = (scene.client(ipv4), "c".repeat(1_000));
         assert_eq!(scene.ask(&client, b"set long 0 0 0\r\n\r\n"), b"STORED\r\n");
         for _ in 0..10 {

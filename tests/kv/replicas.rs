@@ -137,8 +137,8 @@ fn replicas_survive_server_failure_without_old_values() {
     }
     for (key, own) in own.iter().enumerate() {
         assert_eq!(scene.ask(&client, &set(key, "new")), b"STORED\r\n");
-        // The two remaining servers must have the value. It has a short lifetime on the replacement
-        // server.
+        // The two remaining servers must have the value, which has a short lifetime on the
+        // replacement server.
         let left = each(&scene, format!("mg key{key} t\r\n").as_bytes());
         assert_eq!(left.len(), 2);
         for (server, said) in left {

@@ -20,8 +20,8 @@ const CACHE: &str = ", cache = { memory = \"16MiB\", lease = \"500ms\" }";
 /// The interval between two samples of the counters.
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// Counters of each server at one time. They are read in the order of the fields: finished requests
-/// first, then requests that the server counted, then requests that were sent.
+/// Counters of each server at one time. The counters are read in the order of the fields: finished
+/// requests first, then requests that the server counted, then requests that were sent.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     settled: [u64; 2],

@@ -103,8 +103,8 @@ impl Hop {
     }
 }
 
-/// The delay of a write in milliseconds. It is longer than the balancer waits after a write before
-/// it fetches the key again.
+/// The delay of a write in milliseconds. The minimum delay is longer than the time that the
+/// balancer waits between a write of a key and its next fetch of this key.
 const THERE: Range<u64> = 5..60;
 const BACK: Range<u64> = 0..30;
 const TICK: Duration = Duration::from_millis(5);

@@ -210,8 +210,8 @@ fn strict_writes_return_server_responses() {
         }
         assert_eq!(counted(&scene, "proxied_begun"), before + 8, "{}", scene.diagnosis());
     }
-    // These counts include all commands with one key, over both address families. One command per
-    // family gets no response.
+    // The counts of proxied requests and responses include all commands with one key, over both
+    // address families. One command per family gets no response.
     let passed = ["proxied_begun", "proxied_answers"].map(|name| counted(&scene, name));
     assert_eq!(passed, [42, 40], "{}", scene.diagnosis());
     scene.drops_become(&[]);

@@ -1,4 +1,5 @@
-//! Tests `status` with a large number of backends that are down. Its output must stay short.
+//! Tests `status` with a large number of backends that are down. The output of the command must
+//! stay short.
 
 use std::fmt::Write as _;
 use std::time::Instant;

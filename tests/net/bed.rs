@@ -198,8 +198,8 @@ fn child_ends_with_its_namespace() {
     assert_eq!(child.wait().unwrap().signal(), Some(9));
 }
 
-/// The next test runs this function in a separate process and kills it. It builds a testbed and
-/// waits.
+/// Builds a testbed and waits. The next test runs this function in a separate process and kills the
+/// process.
 #[test]
 fn holder_of_a_bed() {
     let Ok(witness) = env::var(HOLDER) else { return };

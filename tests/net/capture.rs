@@ -1,4 +1,4 @@
-//! Tests of `sluicegate capture`. They read the capture files with tshark.
+//! Tests of `sluicegate capture`, which read the capture files with tshark.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -268,8 +268,8 @@ fn capture_selects_prefix_group_vip_by_name() {
         let frame = FrameSpec { destination: to, ..scene.frame(to.is_ipv4(), 54) };
         inject(&scene.bed.router, port, &frame.bytes()).unwrap();
     };
-    // The capture must contain packets to addresses in the configured and in an unknown cluster. It
-    // must not contain packets to other suffixes of the group or to other VIPs.
+    // The capture must contain packets to addresses in the configured and in an unknown cluster.
+    // The capture must not contain packets to other suffixes of the group or to other VIPs.
     let wanted = ["198.51.100.148:54", "[2001:db8:e:ab00::20]:54"].map(|to| to.parse().unwrap());
     let other = ["198.51.100.21:54", "[2001:db8:e::21]:54"].map(|to| to.parse().unwrap());
     wanted.into_iter().chain(other).for_each(send);

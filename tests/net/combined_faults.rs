@@ -58,7 +58,7 @@ const FLOODS: [Kind; 7] = [
     ("fragments", |from, n| {
         let whole = FrameSpec { payload: vec![7; 600], ..from.clone() };
         let pieces = cut(&whole.bytes(), u32::try_from(n).unwrap(), 200);
-        // The other fragments of the datagram are never sent.
+        // Sends only a part of the fragments of each datagram.
         if n.is_multiple_of(2) { pieces[..1].to_vec() } else { pieces[1..].to_vec() }
     }),
     ("forged ICMP", |from, _| {
@@ -83,7 +83,7 @@ fn floods(scene: &Scene, per_second: f64) -> Vec<(&'static str, Flood)> {
         let round = move || {
             next += ROUND;
             let of = |n: usize| {
-                // Both packets of a pair have the same source. The second packet is sent one round
+                // The two packets of a pair have the same source, and the second is sent one round
                 // after the first.
                 let is_pair = [ACK_PAIRS, HANDSHAKES].contains(&name);
                 let nth = if is_pair { n / (2 * ROUND) * ROUND + n % ROUND } else { n };

@@ -54,7 +54,7 @@ fn each_state_change_is_logged_as_event_once() {
     });
     wait_for(&scene, "machine", "ready");
 
-    // The backend b2 fails. Then the other backend is drained, and the VIPs have no backend left.
+    // The backend b2 fails. Then the backend b1 is drained, and the VIPs have no backend left.
     drop(scene.bed.http.remove(1));
     let down = wait_for(&scene, "backend", "backend down");
     let about = (&down["about"]["backend"], &down["about"]["check"], &down["severity"]);

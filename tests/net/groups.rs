@@ -75,7 +75,7 @@ fn group_vip_is_served_in_unknown_clusters() {
     for other in ["198.51.100.21", "2001:db8:e::21"].map(ip) {
         is_silent(&scene, other);
     }
-    // These addresses have a prefix of the group but no VIP suffix.
+    // The two unserved addresses have a prefix of the group but no VIP suffix.
     scene.drops_become("no_vip", 2);
 }
 

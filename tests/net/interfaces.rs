@@ -316,7 +316,7 @@ fn removed_interface_is_named_and_ends_the_process() {
         let process: &mut Process = &mut scene.balancer.process;
         process.wait_for_line(BOUND, |line| line.contains(&format!("interface {gone} is gone"))).unwrap();
         println!("process ended within {:?}", broken.elapsed());
-        // The periodic health check may detect the lost socket first. It logs the same line.
+        // The periodic health check may detect the lost socket first, and logs the same line.
         for line in process.lines().iter().filter(|line| line.text.contains("has lost its socket")) {
             assert!(line.text.contains(why), "{}", line.text);
         }

@@ -18,8 +18,8 @@ fn spec(mtu: u32) -> BedSpec {
 }
 
 fn with_frames(frame_size: u32, config: LbConfig) -> LbConfig {
-    // There are enough frames for the packets in flight, but fewer than a whole upload needs. If
-    // frames leaked, the upload would fail.
+    // The balancer has enough frames for the packets in flight, but fewer than a whole upload
+    // needs. If frames leaked, the upload would fail.
     LbConfig { io: format!("frame_size = {frame_size}\nframes_per_queue = 2_048"), ..config }
 }
 

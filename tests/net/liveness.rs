@@ -1,4 +1,4 @@
-//! Tests of health reporting. Each test breaks the running balancer in one way. Then it checks the
+//! Tests of health reporting. Each test breaks the running balancer in one way, and then checks the
 //! log line, `/healthz`, `/readyz` and the messages to systemd.
 
 use std::fs;

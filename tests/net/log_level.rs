@@ -69,7 +69,7 @@ fn log_level_follows_reload_and_override() {
     );
     assert!(run(&scene, &["status"]).out.contains("\nlog level    debug, set "));
 
-    // A new override replaces the previous one. It expires by itself.
+    // A new override replaces the previous one and expires by itself.
     answer(&scene, &["log", "level", "debug", "--for", "2s"], 0);
     let ended = || {
         let events = answer(&scene, &["events", "--kind", "override"], 0);

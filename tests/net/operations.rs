@@ -69,7 +69,7 @@ impl Day {
         Self { scene: Scene { balancer, decaps, bed }, sections: sections() }
     }
 
-    /// Runs the commands below a heading. They must exit with status 0.
+    /// Runs the commands below a heading, each of which must exit with status 0.
     fn does(&self, heading: &str) -> Ended {
         let (page, section) = self.sections.iter().find(|(_, section)| section.heading == heading).unwrap();
         let dir = self.scene.bed.dir().to_str().unwrap();

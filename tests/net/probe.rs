@@ -1,5 +1,5 @@
-//! Tests of `sluicegate probe` on the client host. It runs without privileges and reports what
-//! clients observe.
+//! Tests of `sluicegate probe` on the client host. The command runs without privileges and reports
+//! what clients observe.
 
 use std::fs::{Permissions, set_permissions};
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Tests of reloads and restarts. They check which flows move to a different backend, and that no
+//! Tests of reloads and restarts, which check which flows move to a different backend, and that no
 //! packet is lost.
 
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ fn weight_changes_move_no_connection() {
     let (connections, packets) = (count(100, 500), count(200, 10_000));
     let mut scene = Scene::with(LbConfig::new);
     // Half of the connections use TCP over IPv4. Each request sends at least one packet. The other
-    // half uses UDP over IPv6.
+    // half of the connections use UDP over IPv6.
     let (client, vip) = (scene.bed.http_client(), scene.bed.vip(true, Bed::HTTP_PORT));
     let open: Vec<_> = (0..connections).map(|_| client.connect(vip).unwrap()).collect();
     let done = Arc::new(AtomicBool::new(false));
@@ -89,8 +89,8 @@ fn weight_changes_move_no_connection() {
     );
 }
 
-/// Starts a thread that sends packets on the flows for `rounds` rounds and then until `done`. It
-/// returns the backend of each flow, which must not change, and the number of sent packets.
+/// Starts a thread that sends packets on the flows for `rounds` rounds and then until `done`. The
+/// thread returns the backend of each flow, which must not change, and the number of sent packets.
 fn use_udp(
     mut flows: UdpFlows,
     rounds: usize,

@@ -22,7 +22,7 @@ fn unit() -> (PathBuf, String) {
     (path, text)
 }
 
-/// Returns the words of a setting. It must occur exactly once in the unit.
+/// Returns the words of a setting, which must occur exactly once in the unit.
 fn setting(text: &str, name: &str) -> Vec<String> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     let words = lines.next().unwrap().split_whitespace().map(Into::into).collect();

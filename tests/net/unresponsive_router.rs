@@ -1,5 +1,5 @@
-//! A test with a router that keeps its BGP session but reads no data. Its TCP window is closed, so
-//! a withdrawal cannot leave the balancer's send queue.
+//! A test with a router that keeps its BGP session but reads no data. The router's TCP window is
+//! closed, so a withdrawal cannot leave the balancer's send queue.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -165,7 +165,7 @@ impl Newcomers {
     }
 }
 
-/// Threads that send requests at a constant rate on several flows. They measure the longest time in
+/// Threads that send requests at a constant rate on several flows, and measure the longest time in
 /// which a flow got no response.
 struct Pulse {
     stop: Arc<AtomicBool>,
@@ -543,8 +543,8 @@ fn upgrade_notifies_systemd_of_main_pid() {
 
 /// The error message of a new process that reaches its limit on open files while it binds queues.
 const NO_SOCKET: &str = "cannot bind an AF_XDP socket";
-/// The time between the first two packets of a flow. It exceeds 250 ms, the resolution of the
-/// connection table's clock.
+/// The time between the first two packets of a flow, which must exceed 250 ms, the resolution of
+/// the connection table's clock.
 const TICK: Duration = Duration::from_millis(300);
 /// The timeout for replies on flows that may use a queue without a socket. If the machine is slow,
 /// the test repeats the round.

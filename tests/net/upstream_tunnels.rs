@@ -19,7 +19,7 @@ enum Kind {
     Gue,
 }
 
-/// The source addresses of the upstream tunnels. They belong to the router on the first balancer's
+/// The source addresses of the upstream tunnels, which belong to the router on the first balancer's
 /// link.
 const UPSTREAM_TUNNEL: [&str; 2] = ["192.0.2.0", "2001:db8:0:1::ff"];
 

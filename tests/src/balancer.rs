@@ -64,10 +64,10 @@ impl Balancer {
 
     /// Starts a balancer whose process can be replaced by a new one in an upgrade.
     ///
-    /// All processes live in a PID namespace whose first process is a shell. They end when this
-    /// handle is dropped, even if the test process is killed. [`Self::process`] is the shell, so
-    /// the balancer gets commands through the admin API instead of signals. `environment` is a list
-    /// of assignments for `env`.
+    /// All processes live in a PID namespace whose first process is a shell. The processes end when
+    /// this handle is dropped, even if the test process is killed. [`Self::process`] is the shell,
+    /// so the balancer gets commands through the admin API instead of signals. `environment` is a
+    /// list of assignments for `env`.
     ///
     /// # Errors
     /// Fails in the same cases as [`Self::start`].
@@ -184,7 +184,7 @@ impl Farewell {
     }
 }
 
-/// Returns the path of the balancer binary. It is `SLUICEGATE_BIN` if set, otherwise
+/// Returns the path of the balancer binary: `SLUICEGATE_BIN` if this variable is set, otherwise
 /// `release/sluicegate` in the Cargo target directory of the running test.
 ///
 /// # Errors

@@ -112,7 +112,7 @@ pub struct Bed {
 impl Bed {
     /// The UDP port of the echo servers, which listen on every VIP.
     pub const ECHO_PORT: u16 = 53;
-    /// The UDP port of the servers that discard all datagrams. They listen on every VIP.
+    /// The UDP port of the servers that discard all datagrams. These servers listen on every VIP.
     pub const SINK_PORT: u16 = 9;
     /// The HTTP port.
     pub const HTTP_PORT: u16 = 80;
@@ -254,8 +254,8 @@ impl Bed {
             .ip(&format!("addr add 198.18.0.1/24 dev {port}\naddr add 2001:db8::1/64 dev {port} nodad"))
     }
 
-    /// Connects balancer `n` to the router. Its addresses are 192.0.2.(2n-1), in a /31, and
-    /// 2001:db8:0:n::1.
+    /// Connects balancer `n` to the router. The balancer's addresses are 192.0.2.(2n-1), in a /31,
+    /// and 2001:db8:0:n::1.
     fn join_balancer(&self, n: u8) -> Result<Host> {
         let gateway4 = Ipv4Addr::new(192, 0, 2, 2 * n - 2);
         let gateway6 = v6(n.into(), 0xff);
@@ -284,8 +284,8 @@ impl Bed {
         Ok(host)
     }
 
-    /// Connects backend `n` to the router. Its addresses are 198.18.1.n and 2001:db8:18::n. All
-    /// backends use the gateway addresses 198.18.1.254 and 2001:db8:18::fffe.
+    /// Connects backend `n` to the router. The backend's addresses are 198.18.1.n and
+    /// 2001:db8:18::n. All backends use the gateway addresses 198.18.1.254 and 2001:db8:18::fffe.
     fn join_backend(&mut self, n: u8) -> Result<Host> {
         let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0x18, 0, 0, 0, 0, n.into());
         let host = host(&format!("b{n}"), "eth0", Ipv4Addr::new(198, 18, 1, n), v6)?;

@@ -36,13 +36,13 @@ pub struct Ip {
     pub ttl: u8,
     /// The TOS or traffic class.
     pub tos: u8,
-    /// The DF flag. It is always `true` for IPv6.
+    /// The DF flag, which is always `true` for IPv6.
     pub dont_fragment: bool,
     /// The fragment offset in bytes and the more-fragments flag, or `None` if the packet is not a
     /// fragment.
     pub fragment: Option<(u16, bool)>,
-    /// `true` if the IPv4 header checksum is correct. It is always `true` for IPv6, which has no
-    /// header checksum.
+    /// `true` if the IPv4 header checksum is correct, and always for IPv6, which has no header
+    /// checksum.
     pub checksum_ok: bool,
     /// The bytes of the packet, including the header and without padding.
     pub bytes: Vec<u8>,

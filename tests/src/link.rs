@@ -91,8 +91,9 @@ pub(crate) fn carries(Device { ns, name }: Device<'_>) -> Result<()> {
         String::from_utf8_lossy(&line).contains(" state UP ").then_some(())
     });
     up.with_context(|| format!("device {name} in namespace {} has no carrier after {BOUND:?}", ns.name()))?;
-    // The kernel reports the carrier shortly before it creates the queues. It holds one lock during
-    // both steps. This command takes the same lock, so the queues exist when the command returns.
+    // The kernel reports the carrier shortly before it creates the queues. The kernel holds one
+    // lock during both steps. This command takes the same lock, so the queues exist when the
+    // command returns.
     ns.ip(&format!("link set {name} up"))?;
     let kept = ["ipv4", "ipv6"].map(|family| format!("{family}/neigh/{name}/unres_qlen_bytes"));
     ns.sysctl(&kept.each_ref().map(|key| (key.as_str(), UNRESOLVED_BYTES)))
@@ -107,7 +108,7 @@ impl Namespace {
     }
 
     /// Runs a script with `ip -batch`, one command per line. IPv6 addresses that the script adds
-    /// with `nodad` are usable when the function returns. Their device must be up.
+    /// with `nodad` are usable when the function returns. The device of these addresses must be up.
     ///
     /// # Errors
     /// Returns an error if `ip` is missing or rejects a line, or if an address has no local route
@@ -234,7 +235,7 @@ fn parse_dev(text: &str) -> HashMap<String, DeviceCounts> {
 }
 
 const BOUND: Duration = Duration::from_secs(10);
-/// The limit for packets that wait for neighbor resolution, in bytes. It is 80 times the kernel's
+/// The limit for packets that wait for neighbor resolution, in bytes: 80 times the kernel's
 /// default.
 const UNRESOLVED_BYTES: &str = "16777216";
 const OFFLOADS: [&str; 6] = ["tx", "tso", "gso", "gro", "rxvlan", "txvlan"];

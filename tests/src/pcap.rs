@@ -11,7 +11,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// Writes a capture file with `frames`. Their timestamps are one millisecond apart.
+/// Writes a capture file with `frames`. The timestamps of the frames are one millisecond apart.
 ///
 /// # Errors
 /// Returns an error if the file cannot be written.

@@ -215,7 +215,7 @@ impl Process {
     /// Kills the process with SIGKILL and reaps it.
     pub fn kill(&mut self) {
         if self.try_status().is_none() {
-            // Both calls fail only if the process has ended.
+            // `kill` and `wait` fail only if the process has ended.
             drop(self.child.kill());
             self.status = self.child.wait().ok();
         }

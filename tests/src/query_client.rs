@@ -1,4 +1,4 @@
-//! A client for memcached's UDP protocol. It sends one request at a time.
+//! A client for memcached's UDP protocol, which sends one request at a time.
 //!
 //! Callers pass commands without the UDP frame header. The client adds the header and returns the
 //! response with the same request ID.

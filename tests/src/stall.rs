@@ -11,8 +11,8 @@ use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-/// Stopped threads. They continue when the handle is dropped. Only the thread that stopped them can
-/// let them continue, so the handle cannot be sent to another thread.
+/// Stopped threads, which continue when the handle is dropped. Only the thread that stopped them
+/// can let them continue, so the handle cannot be sent to another thread.
 #[derive(Debug)]
 pub struct Stall {
     threads: Vec<Pid>,

@@ -10,15 +10,15 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{Encapsulation, Host, device_counts};
 
-/// Tunnel devices for every encapsulation over IPv4 and IPv6. They are removed with the backend's
-/// network namespace.
+/// Tunnel devices for every encapsulation over IPv4 and IPv6. The devices are removed with the
+/// backend's network namespace.
 #[derive(Clone, Debug)]
 pub struct Tunnels {
     host: Host,
 }
 
 impl Tunnels {
-    /// Creates the devices on `host`. They accept packets from any source to the addresses of the
+    /// Creates the devices on `host`, which accept packets from any source to the addresses of the
     /// host.
     ///
     /// # Errors

@@ -126,6 +126,6 @@ fn refused(error: std::io::Error) -> std::io::Result<usize> {
     if error.kind() == ErrorKind::ConnectionRefused { Ok(0) } else { Err(error) }
 }
 
-/// The number of flows that send at the same time. Their packets fit into the queues of a veth pair
-/// (256 frames) and into a socket buffer.
+/// The number of flows that send at the same time. The packets of so many flows fit into the queues
+/// of a veth pair (256 frames) and into a socket buffer.
 const WINDOW: usize = 50;

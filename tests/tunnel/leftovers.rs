@@ -148,8 +148,8 @@ fn start_holder(scene: &Scene) -> Process {
     holder
 }
 
-/// The other tests run this function in a separate process and kill it. It opens a tunnel and
-/// waits.
+/// Opens a tunnel and waits. The other tests run this function in a separate process and kill the
+/// process.
 #[test]
 fn holder_of_a_tunnel() {
     let Ok(file) = env::var(HOLDER) else { return };

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testbed::{Namespace, Process, TempDir, eventually};
 
-/// The timeout of the tests. It is ten times the duration of a page update on two busy cores.
+/// The timeout of the tests, which is ten times the duration of a page update on two busy cores.
 pub(crate) const BOUND: Duration = Duration::from_secs(30);
 
 pub(crate) struct Browser {

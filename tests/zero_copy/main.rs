@@ -1,5 +1,5 @@
-//! Tests of the zero-copy mode with a real driver. They run in the virtual machine of
-//! `xtask/zc-vm`. The backends use the kernel's tunnel devices for decapsulation.
+//! Tests of the zero-copy mode with a real driver, in the virtual machine of `xtask/zc-vm`. The
+//! backends use the kernel's tunnel devices for decapsulation.
 //!
 //! `cargo xtask test --lane zero-copy` runs the tests one at a time, because they share the virtual
 //! machine's NICs. The virtual wire drops frames above about 15,000 per second, so the tests do not

@@ -1,9 +1,9 @@
 //! Runs the commands of the README in a minimal Debian root, on a checkout of the last commit.
 //!
-//! This shows which requirements the tasks do not install themselves. The script `xtask/bare-root`
-//! creates the root. All traces are removed even if this process is killed: processes and mounts
-//! are in namespaces that end with the run, and a second process removes the folder after this
-//! process has ended.
+//! Such a run shows which requirements the tasks do not install themselves. The script
+//! `xtask/bare-root` creates the root. All traces are removed even if this process is killed:
+//! processes and mounts are in namespaces that end with the run, and a second process removes the
+//! folder after this process has ended.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,8 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Creates a folder below the cargo target directory. Its name begins with `kind`.
+    /// Creates a folder below the cargo target directory. The name of the folder begins with
+    /// `kind`.
     pub(crate) fn new(kind: &str) -> Result<Self> {
         let path = Metadata::read()?.target_directory()?.join(format!("{kind}-{}", std::process::id()));
         fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;

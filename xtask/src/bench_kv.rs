@@ -3,9 +3,10 @@
 //!
 //! Each of these systems ([`Way`]) is measured with each workload ([`Mix`]) once per round. Each
 //! round begins with a different system. A measurement first counts operations per second and
-//! processor time at full speed. It then measures response times at a rate that all systems can
-//! sustain. Every value that is read is verified. A full run writes one line per measurement to
-//! `benches/results/kv.csv`. `benches/README.md` explains why the comparison is fair.
+//! processor time at full speed. After that, the measurement determines response times at a rate
+//! that all systems can sustain. Every value that is read is verified. A full run writes one line
+//! per measurement to `benches/results/kv.csv`. `benches/README.md` explains why the comparison is
+//! fair.
 
 mod results;
 

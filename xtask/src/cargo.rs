@@ -30,8 +30,8 @@ fn is_of_a_package(name: &OsStr) -> bool {
         || ["CARGO_CRATE_NAME", "CARGO_BIN_NAME", "CARGO_PRIMARY_PACKAGE", "OUT_DIR"].contains(&&*name)
 }
 
-/// Runs a command and waits until it ends. Its standard output is redirected to standard error,
-/// because standard output is only for results.
+/// Runs a command and waits until it ends. The command's standard output is redirected to standard
+/// error, because standard output is only for results.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let words: Vec<_> = [command.get_program()]
         .into_iter()

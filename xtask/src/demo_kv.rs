@@ -1,9 +1,9 @@
 //! Implements `cargo xtask demo --kv`, which runs keyed services: three memcached servers behind
 //! the balancer, with real clients.
 //!
-//! The demo stores keys with a libmemcached client and kills one server. It then measures a hot key
-//! with a cache (`demo_kv_cache`), and keys with replicas (`demo_kv_replicas`). The results are
-//! [`KvFigures`]. The demo fails if a figure is wrong. The testbed is removed when the process
+//! The demo stores keys with a libmemcached client and kills one server. Then the demo measures a
+//! hot key with a cache (`demo_kv_cache`), and keys with replicas (`demo_kv_replicas`). The results
+//! are [`KvFigures`]. The demo fails if a figure is wrong. The testbed is removed when the process
 //! ends, even if the process is killed.
 
 use std::net::SocketAddr;

@@ -40,8 +40,8 @@ enum How {
     Veth(fn(Option<&Path>) -> Result<String>),
 }
 
-/// Creates the figures in `names`, or all figures if `names` is empty. Then draws the plots of all
-/// figures.
+/// Creates the figures in `names`, or all figures if `names` is empty, and then draws the plots of
+/// all figures.
 ///
 /// If `only_draw` is `true`, no figure is measured. If `binary` is given, this balancer is measured
 /// instead of a fresh build.
@@ -99,8 +99,8 @@ fn program(package: &str, name: &str) -> Result<PathBuf> {
     Ok(Metadata::read()?.target_directory()?.join("release").join(name))
 }
 
-/// Returns the comment lines at the top of a results file. These lines contain the command, and the
-/// last commit that changed the folders in `measures`.
+/// Returns the comment lines at the top of a results file, with the command and the last commit
+/// that changed the folders in `measures`.
 pub(crate) fn origin(command: &str, measures: &[&str], is_simulated: bool) -> Result<String> {
     let commit = git(&["log", "-1", "--format=%H %cs", "--"], measures)?;
     let (commit, committed) = commit.split_once(' ').context("no commit contains the measured folders")?;
@@ -122,8 +122,8 @@ fn git(arguments: &[&str], paths: &[&str]) -> Result<String> {
     Ok(text.trim_end().to_owned())
 }
 
-/// Runs a command that must succeed, and returns its standard output. Its standard error is not
-/// captured.
+/// Runs a command that must succeed, and returns its standard output. The command's standard error
+/// is not captured.
 fn output(command: &mut Command) -> Result<String> {
     let words = command.get_program().to_string_lossy().into_owned();
     let output = command
@@ -231,7 +231,7 @@ const FIGURES: [Figure; 12] = [
 /// The types of traffic in Figure 9, with the names of their rows in the benchmark `pipeline`.
 const TRAFFIC: [(&str, &str); 3] =
     [("constant 5-tuple", "one flow"), ("non-SYN", "1 M flows"), ("SYN", "syn flood")];
-/// The number of runs. It must be odd, so that the median is a measured value.
+/// The number of runs, which must be odd, so that the median is a measured value.
 const RUNS: usize = 7;
 /// The number of batches. Each batch has 64 packets.
 const BATCHES: &str = "10000";

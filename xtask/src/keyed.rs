@@ -114,8 +114,8 @@ pub(crate) fn program(binary: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// Returns a socket on any port of this address. Its receive buffer is large enough for datagrams
-/// that arrive while other programs use the processor.
+/// Returns a socket on any port of this address. The receive buffer of the socket is large enough
+/// for datagrams that arrive while other programs use the processor.
 fn socket(own: Ipv4Addr) -> Result<UdpSocket> {
     let socket = UdpSocket::bind((own, 0))?;
     setsockopt(&socket, RcvBufForce, &RECEIVE_BYTES)?;

@@ -205,7 +205,7 @@ fn unit(steps: &mut Steps) {
         steps.command(&mut clippy);
     }
     // Examples are included, so that dependencies have the same features as for tests and lints.
-    // Otherwise all dependencies would be checked again.
+    // With different features, all dependencies would be checked again.
     let documents = ["--no-deps", "--lib", "--bins", "--examples"];
     steps.command(cargo_lane("doc").args(documents).env("RUSTDOCFLAGS", "-D warnings"));
     steps.tests(cargo_lane("test").arg("--no-fail-fast"));
@@ -260,7 +260,8 @@ fn loom() -> Command {
 
 fn net(steps: &mut Steps, built: &Built) {
     programs(steps, built, Lane::Net);
-    // These unit tests register packet memory, which needs root. The lane `unit` skips them.
+    // The ignored unit tests of `datapath` register packet memory, which needs root. The lane
+    // `unit` skips them.
     if let Some(mut units) = steps.check(built.test("datapath")) {
         steps.exactly("packets in several buffers", units.args(["long", "--ignored"]), 2);
     }

@@ -51,7 +51,7 @@ fn is_marked(process: &Path, mark: &str) -> bool {
 }
 
 const MARK: &str = "SLUICEGATE_LANE";
-/// How long to wait for processes to end. This is ten times as long as the kernel needs to end
+/// The time to wait for processes to end, which is ten times as long as the kernel needs to end
 /// processes by their parent-death signal.
 const BOUND: Duration = Duration::from_secs(5);
 

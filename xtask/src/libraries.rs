@@ -1,4 +1,4 @@
-//! Checks the crates that can be used separately. These are the crates in `crates/` whose manifest
+//! Checks the crates that can be used separately, which are the crates in `crates/` whose manifest
 //! names a README.
 //!
 //! `cargo xtask api` compares the public API of each such crate with the file `api.txt`. A test
@@ -47,7 +47,7 @@ pub(crate) fn api(write: bool) -> Result<()> {
     Ok(())
 }
 
-/// Builds each crate with its minimum supported Rust version, and from a package. Both builds need
+/// Builds each crate with its minimum supported Rust version, and from a package. The builds need
 /// the network, to install compilers and to download dependencies that are not in the workspace.
 pub(crate) fn alone(steps: &mut Steps) {
     let Some(metadata) = steps.check(Metadata::read()) else { return };

@@ -1,11 +1,12 @@
-//! Implements a load generator that creates frames inside the kernel. This generator can send more
+//! Implements a load generator that creates frames inside the kernel. The generator can send more
 //! packets than any forwarder can receive from a veth.
 //!
-//! The generator sends copies of one UDP or TCP frame over IPv4 with many source ports. It puts the
-//! copies into a veth as XDP frames, so it needs neither a socket buffer nor a system call for each
-//! frame. Frames can contain the time at which they were sent, from which [`Delays`] computes the
-//! latency. The device at the other end of the veth counts the frames. The kernel rejects XDP
-//! frames unless that device has an XDP program, and [`Pass`] is the smallest possible one.
+//! The generator sends copies of one UDP or TCP frame over IPv4 with many source ports. The
+//! generator puts the copies into a veth as XDP frames, so it needs neither a socket buffer nor a
+//! system call for each frame. Frames can contain the time at which they were sent, from which
+//! [`Delays`] computes the latency. The device at the other end of the veth counts the frames. The
+//! kernel rejects XDP frames unless that device has an XDP program, and [`Pass`] is the smallest
+//! possible one.
 //!
 //! Reference: Linux Documentation/bpf/bpf_prog_run.rst, `BPF_F_TEST_XDP_LIVE_FRAMES`.
 
@@ -34,10 +35,10 @@ use crate::processors::{pin, thread_time_run};
 /// The packets that the generator sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Traffic {
-    /// The frame with its Ethernet header. It must have at least 60 bytes.
+    /// The frame with its Ethernet header, at least 60 bytes long.
     pub(crate) frame: Vec<u8>,
-    /// The number of source ports, which begin at 10,000. It must be a power of two and at most
-    /// 32,768. The port of each packet is chosen at random.
+    /// The number of source ports, which begin at 10,000. The number must be a power of two and at
+    /// most 32,768. The port of each packet is chosen at random.
     pub(crate) flows: u16,
     /// The maximum rate in packets per second, or [`FULL`].
     pub(crate) pace: u32,
@@ -46,7 +47,7 @@ pub(crate) struct Traffic {
     pub(crate) probes: Duration,
 }
 
-/// A running load generator. It stops when this handle is dropped.
+/// A running load generator, which stops when this handle is dropped.
 pub(crate) struct Offer {
     stop: Arc<AtomicBool>,
     worker: PathBuf,
@@ -120,8 +121,8 @@ impl Drop for Offer {
     }
 }
 
-/// An XDP program that passes every frame to the kernel. It is detached when this handle is dropped
-/// or the process ends.
+/// An XDP program that passes every frame to the kernel. The program is detached when this handle
+/// is dropped or the process ends.
 pub(crate) struct Pass {
     _attached: Ebpf,
 }

@@ -81,8 +81,8 @@ fn faster(pace: u32) -> u32 {
 /// The offered rates to try, in packets per second, in descending order.
 const PACES: [u32; 10] =
     [FULL, 1_600_000, 1_200_000, 900_000, 675_000, 500_000, 375_000, 280_000, 210_000, 160_000];
-/// The required ratio of offered to forwarded packets. It is slightly higher than the ratio that a
-/// valid result needs.
+/// The required ratio of offered to forwarded packets, which is slightly higher than the ratio that
+/// a valid result needs.
 const ENOUGH: f64 = 1.25;
 /// How long each pace is tried.
 const GLANCE: Duration = Duration::from_millis(500);

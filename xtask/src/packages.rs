@@ -2,9 +2,9 @@
 //! binary, a bill of materials, and checksums.
 //!
 //! With `--twice`, the task builds the last commit in two folders and checks that both builds give
-//! the same bytes. The program in `xtask/packages` writes the package formats. It is a separate
-//! crate, because no other task needs its dependencies. The module `try_packages` tests the
-//! packages.
+//! the same bytes. The program in `xtask/packages` writes the package formats. This program is a
+//! separate crate, because no other task needs its dependencies. The module `try_packages` tests
+//! the packages.
 //!
 //! Reference: reproducible-builds.org on SOURCE_DATE_EPOCH.
 

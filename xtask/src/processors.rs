@@ -59,8 +59,8 @@ pub(crate) enum Priority {
     First,
 }
 
-/// Makes kernel threads receive the packets of a device. There is one thread for each queue, and
-/// all of them run on processor `cpu`. Returns the IDs of the threads. On a veth, the threads exist
+/// Makes kernel threads receive the packets of a device, one thread for each queue. All of these
+/// threads run on processor `cpu`. Returns the IDs of the threads. On a veth, the threads exist
 /// only while the device has an XDP program.
 pub(crate) fn receive_on(device: Device<'_>, cpu: usize, priority: Priority) -> Result<Vec<u32>> {
     // A fresh mount of `/sys` is needed, because a mount shows the devices of the network namespace

@@ -1,4 +1,4 @@
-//! Provides the testbed for benchmarks that compare forwarders. It needs two processors.
+//! Provides the testbed for benchmarks that compare forwarders. The testbed needs two processors.
 //!
 //! A veth pair connects the router and the device under test. The load generator
 //! ([`offer`](crate::offer)) sends packets from the router's end. Packets that come back to this
@@ -51,8 +51,8 @@ pub(crate) trait Peer {
     /// Starts forwarding on the device under test.
     fn start(&self, stage: &Stage, load: Load) -> Result<Worker>;
 
-    /// Reverts the changes that [`Self::start`] made. This function is called after the process has
-    /// ended.
+    /// Reverts the changes that [`Self::start`] made. The function is called after the forwarder's
+    /// process has ended.
     fn clean_up(&self, _stage: &Stage) -> Result<()> {
         Ok(())
     }

@@ -166,8 +166,8 @@ fn watch(command: &mut Command, mut observed: Observed, before: &str) -> Result<
     command.stdout(writer.try_clone()?).stderr(writer);
     let words = words(command);
     let mut child = command.spawn().with_context(|| format!("cannot run {words}"))?;
-    // This process must close its write end of the pipe. Otherwise reading would never reach the
-    // end of the output.
+    // This process must close its write end of the pipe, because otherwise reading would never
+    // reach the end of the output.
     command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     for line in BufReader::new(reader).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();

@@ -73,8 +73,8 @@ fn stripped(program: &Path) -> Result<PathBuf> {
 }
 
 pub(crate) const TEST: &str = "zero_copy";
-/// The time limit of a VM in seconds. It is ten times the usual boot time, to allow for machines
-/// that are busy or do not support KVM.
+/// The time limit of a VM in seconds. The limit is ten times the usual boot time, to allow for
+/// machines that are busy or do not support KVM.
 const TIMEOUT_SECONDS: &str = "900";
 /// The VMs to start. The VM with igb has no multi-queue peer NIC that rejects zero-copy, and igb
 /// also works with fewer channels than it has.

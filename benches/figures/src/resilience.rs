@@ -151,8 +151,8 @@ mod tests {
     use crate::maglev::pseudocode;
     use crate::page::committed;
 
-    /// The expected changes come from tables that the paper's pseudocode built. They are compared
-    /// by backend name.
+    /// The expected changes come from tables that the paper's pseudocode built. The test compares
+    /// entries by backend name.
     #[test]
     fn changes_equal_those_of_the_pseudocode() {
         let (backends, slots) = (9, 101);

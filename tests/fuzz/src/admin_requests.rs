@@ -114,7 +114,7 @@ impl Server {
     async fn converse(&self, by_tcp: bool, request: &[u8]) -> Vec<u8> {
         if by_tcp {
             let stream = TcpStream::connect(self.tcp).await.expect("a connection");
-            // Closing with RST avoids TIME-WAIT. Otherwise so many short connections would use up
+            // Closing with RST avoids TIME-WAIT, in which so many short connections would use up
             // all ports.
             socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("cannot set SO_LINGER");
             return exchange(stream, request).await;

@@ -68,8 +68,8 @@ fn parsed(text: &str) -> Parsed {
     parse_confined(text, &FILE, &|_| Ok("000102030405060708090a0b0c0d0e0f".to_owned()))
 }
 
-/// The path of the configuration file. Its folder does not exist, so the configuration cannot
-/// include other files.
+/// The path of the configuration file. The folder in this path does not exist, so the configuration
+/// cannot include other files.
 static FILE: LazyLock<PathBuf> = LazyLock::new(|| Path::new("no-such-folder").join("a.toml"));
 
 /// Returns the seeds: the example configuration, each of its sections, and a small valid

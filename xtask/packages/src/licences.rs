@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::linked::Linked;
 
-/// Returns all license texts. They are sorted by the first crate name above each text.
+/// Returns all license texts, sorted by the first crate name above each text.
 pub(crate) fn texts(linked: &Linked) -> Result<String> {
     let mut by_text: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut bare = Vec::new();

@@ -2,8 +2,8 @@
 //! crates or from Debian.
 //!
 //! `cargo tree` lists the crates for the enabled features, without build scripts and procedural
-//! macros. Their folders come from `cargo metadata`, and their checksums from `Cargo.lock`. The
-//! package manager of this machine reports the versions of Debian's libraries.
+//! macros. The folders of the crates come from `cargo metadata`, and the checksums from
+//! `Cargo.lock`. The package manager of this machine reports the versions of Debian's libraries.
 //!
 //! Reference: `cargo tree --edges normal,no-proc-macro`.
 
@@ -30,8 +30,8 @@ pub(crate) struct Crate {
     pub(crate) version: String,
     /// The license as an SPDX expression.
     pub(crate) licence: String,
-    /// The SHA-256 digest of the crate file in the registry, in hexadecimal. It is `None` for
-    /// crates of this workspace.
+    /// The SHA-256 digest of the crate file in the registry, in hexadecimal, or `None` for crates
+    /// of this workspace.
     pub(crate) checksum: Option<String>,
     /// The folder on this machine that contains the source code.
     pub(crate) folder: PathBuf,
@@ -82,8 +82,8 @@ impl Linked {
     }
 }
 
-/// Returns the crates in the output of `cargo tree`. Their other fields come from `cargo metadata`
-/// and the lock file.
+/// Returns the crates in the output of `cargo tree`. Other fields of the crates come from `cargo
+/// metadata` and the lock file.
 fn crates(tree: &str, metadata: &Value, lock: &str) -> Result<Vec<Crate>> {
     let checksums = checksums(lock);
     let mut found = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! `packages` packs a static binary as a .deb, an .rpm and an OCI image. It also writes the systemd
-//! units, a bill of materials and the checksums of all files.
+//! `packages` packs a static binary as a .deb, an .rpm and an OCI image. This program also writes
+//! the systemd units, a bill of materials and the checksums of all files.
 //!
 //! `cargo xtask packages` builds the binary and then runs this program. The packages are
 //! reproducible: the same binary and checkout produce the same bytes. To achieve this, entries are

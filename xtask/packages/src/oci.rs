@@ -1,7 +1,7 @@
 //! Builds a container image without a container engine.
 //!
 //! The image has one layer with the static binary and its licenses. The output is one tar file with
-//! an OCI image layout. It also contains a `manifest.json`, so that `docker load` accepts the file.
+//! an OCI image layout. The file also contains a `manifest.json`, so that `docker load` accepts it.
 //! An image cannot request capabilities or mounts; `docs/how-to/install.md` lists the required
 //! capabilities and mounts.
 //!

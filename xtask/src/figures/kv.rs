@@ -196,5 +196,5 @@ const MIXED: Asking = Asking {
 const CLIENTS: usize = 8;
 const WINDOW: usize = 16;
 const SEED: u64 = 0x5eed;
-/// The number of rounds. It must be odd, so that the median is a measured value.
+/// The number of rounds, which must be odd, so that the median is a measured value.
 const ROUNDS: usize = 3;

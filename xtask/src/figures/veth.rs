@@ -45,7 +45,7 @@ pub(super) fn traffic(binary: Option<&Path>) -> Result<String> {
     measure("traffic", binary, turns)
 }
 
-/// A case of a figure. It is measured once per round.
+/// A case of a figure, which is measured once per round.
 struct Turn {
     name: &'static str,
     io: Io,

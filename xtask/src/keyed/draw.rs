@@ -22,14 +22,14 @@ pub(crate) enum Popularity {
 pub(crate) struct Draw {
     popularity: Popularity,
     keys: u32,
-    /// The cumulative probability of keys 0 to `n` at index `n`. It is used only for Zipf.
+    /// The cumulative probability of keys 0 to `n` at index `n`, used only for Zipf.
     cumulative: Vec<f64>,
     state: u64,
 }
 
 impl Draw {
-    /// Creates a generator for `keys` keys. There must be at least one key, and more keys than hot
-    /// keys. The `seed` must not be 0.
+    /// Creates a generator for `keys` keys. This number must be at least 1 and larger than the
+    /// number of hot keys. The `seed` must not be 0.
     pub(crate) fn new(popularity: Popularity, keys: u32, seed: u64) -> Self {
         let cumulative = match popularity {
             Popularity::Zipf(exponent) => cumulative(keys, exponent),

@@ -1,11 +1,11 @@
 //! Records all writes, and checks that each read returns a correct value.
 //!
 //! Each request is registered when it is sent. Checking a response returns a [`Finding`]. The
-//! values of a key have version numbers. A read must return a written version. This version must
-//! not be older than any write that was acknowledged before the read was sent. If a cache is used,
-//! only writes that were acknowledged at least one lease earlier are considered. If writes of a key
-//! overlap in time, any of these writes can be the last one. A write without a response might have
-//! taken effect or not.
+//! values of a key have version numbers. A read must return a written version. The returned version
+//! must not be older than any write that was acknowledged before the read was sent. If a cache is
+//! used, only writes that were acknowledged at least one lease earlier are considered. If writes of
+//! a key overlap in time, any of these writes can be the last one. A write without a response might
+//! have taken effect or not.
 
 use std::time::{Duration, Instant};
 

@@ -18,7 +18,7 @@ pub(crate) enum Answer<'a> {
         name: &'a [u8],
         value: &'a [u8],
     },
-    /// Any other response. This variant contains the first line of the response.
+    /// Any other response. The variant contains the first line of the response.
     Other(&'a [u8]),
 }
 

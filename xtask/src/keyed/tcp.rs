@@ -1,5 +1,5 @@
-//! Implements a client over TCP. It uses one connection and keeps many requests outstanding, which
-//! the server answers in order.
+//! Implements a client over TCP. The client uses one connection and keeps many requests
+//! outstanding, which the server answers in order.
 //!
 //! Requests that are queued together are sent with one write.
 

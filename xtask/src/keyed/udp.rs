@@ -1,5 +1,5 @@
-//! Implements a client over UDP. It uses one socket, keeps many requests outstanding, and sends and
-//! receives with `sendmmsg` and `recvmmsg`.
+//! Implements a client over UDP. The client uses one socket, keeps many requests outstanding, and
+//! sends and receives with `sendmmsg` and `recvmmsg`.
 //!
 //! The client hashes the key to choose the server. A response is valid if its ID matches an
 //! outstanding request and it comes from the server of that request. If a response consists of
@@ -50,7 +50,7 @@ struct Slot {
 
 impl Udp {
     /// Creates a client for this socket. The argument `window` is the maximum number of outstanding
-    /// requests. It must be a power of two.
+    /// requests and must be a power of two.
     pub(crate) fn new(socket: UdpSocket, servers: &[SocketAddrV4], window: usize) -> Self {
         Self {
             socket,

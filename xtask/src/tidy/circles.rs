@@ -270,8 +270,8 @@ impl Reader {
         self.imports.push(Import { path, name, opens });
     }
 
-    /// Collects the paths in the arguments of a macro. Their grammar is unknown, so the tokens are
-    /// scanned.
+    /// Collects the paths in the arguments of a macro. The grammar of the arguments is unknown, so
+    /// the tokens are scanned.
     fn scan(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut colons = 0;

@@ -163,8 +163,7 @@ struct Place {
     parent: Option<usize>,
     name: String,
     path: PathBuf,
-    /// `true` if submodules are in the same folder as this file. This is the case for `lib.rs` and
-    /// `mod.rs`.
+    /// `true` if submodules are in the same folder as this file, as for `lib.rs` and `mod.rs`.
     leads: bool,
 }
 
@@ -231,8 +230,8 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// Returns `true` if the attributes restrict the item to tests. Such attributes are `#[test]`,
-/// `#[cfg(test)]` and `#[cfg(all(test, …))]`.
+/// Returns `true` if the attributes restrict the item to tests, as do `#[test]`, `#[cfg(test)]` and
+/// `#[cfg(all(test, …))]`.
 fn for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::Path(path) => path.segments.last().is_some_and(|segment| segment.ident == "test"),

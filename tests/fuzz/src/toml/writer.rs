@@ -1,7 +1,7 @@
 //! Writes a configuration with its values spelled differently, or with one changed value.
 //!
-//! The module works on values of the `toml` crate. It shares no code with the reader of the
-//! configuration.
+//! The module works on values of the `toml` crate. It shares no code with the crate `config`, which
+//! reads configurations.
 
 use std::iter;
 
@@ -64,8 +64,8 @@ impl Leaf<'_> {
         }
     }
 
-    /// Returns different values as text. They are the next larger value, and values that would be
-    /// identical after truncation to 8, 16, 32 or 64 bits.
+    /// Returns different values as text: the next larger value, and values that would be identical
+    /// after truncation to 8, 16, 32 or 64 bits.
     fn others(&self) -> Box<dyn Iterator<Item = String>> {
         // The reader multiplies the number by its unit. Each factor of two in the unit shifts the
         // number left by one bit, so a truncation would also hide differences that are smaller by
