@@ -61,8 +61,8 @@ fn with_peer(role: &str, measure: impl FnOnce() -> f64) -> f64 {
     result
 }
 
-/// Returns the CPU time that the BFD thread needs per packet, in microseconds. The measurement
-/// starts when all sessions are up.
+/// Returns the CPU time that the BFD thread needs per packet, in microseconds. The function starts
+/// to measure when all sessions are up.
 fn sessions() -> f64 {
     let (bfd, _) = start_sessions(HERE, THERE);
     let began = Instant::now();
@@ -95,7 +95,7 @@ fn start_sessions(us: End, them: End) -> (Bfd, std::thread::JoinHandle<()>) {
 }
 
 /// Sends and receives the same packets without BFD. Each iteration sends all packets that are due
-/// and receives all that have arrived.
+/// and receives all packets that have arrived.
 fn bare(us: End, them: End, time: Duration) -> f64 {
     let ear = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, us.port)).expect("binding a port");
     ear.set_nonblocking(true).expect("configuring a socket");

@@ -2,11 +2,12 @@
 //! VIP. The packets in both cases are IPv6 packets.
 //!
 //! `groups` measures the forwarder's `process` in batches of 64. Each flow has its own VIP. The
-//! rows use 1,000 established flows, or 200,000 flows whose table entries do not fit into the L2
-//! cache. `find` measures VIP matching and backend selection without the connection table. One row
-//! of `find` looks up 10,000 addresses in turn, and one always looks up the same address. Goal:
-//! compared with one exact VIP, prefix groups add at most 50 ns per packet. The limit of 50 ns
-//! includes the cost of the XDP program, which `datapath/tests/bpf/cost.rs` measures.
+//! rows of `groups` use 1,000 established flows, or 200,000 flows whose table entries do not fit
+//! into the L2 cache. `find` measures VIP matching and backend selection without the connection
+//! table. One row of `find` looks up 10,000 addresses in turn, and one always looks up the same
+//! address. Goal: compared with one exact VIP, prefix groups add at most 50 ns per packet. The
+//! limit of 50 ns includes the cost of the XDP program, which `datapath/tests/bpf/cost.rs`
+//! measures.
 
 use std::hint::black_box;
 use std::time::Duration;

@@ -5,9 +5,8 @@
 //! scheduler and the bare loop are each measured for ten seconds, after a warm-up of two seconds. A
 //! measurement gives the user plus system time per passed check. The result is the median ratio of
 //! five alternating pairs of measurements (an argument sets a different number of pairs). Budget:
-//! 1.5. A pair is repeated if either program made fewer than 9,900 checks per second, or if its
-//! numbers of started and passed checks differ by more than 0.1 %. In these cases the machine was
-//! too busy.
+//! 1.5. A pair is repeated because the machine was too busy if either program made fewer than 9,900
+//! checks per second, or if its numbers of started and passed checks differ by more than 0.1 %.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -33,11 +32,13 @@ const TARGETS: u32 = 10_000;
 const WARM: Duration = Duration::from_secs(2);
 const MEASURED: Duration = Duration::from_secs(10);
 const BUDGET: f64 = 1.5;
-/// Below this rate the machine limits the number of checks, and a comparison is not valid.
+/// The minimum rate of a valid measurement, in checks per second. Below this rate, the machine
+/// limits the number of checks.
 const LEAST_RATE: f64 = 9_900.0;
 /// The accepted difference between started and passed checks, as a fraction of the passed checks.
 const MOST_LOST: f64 = 0.001;
-/// The bare loop starts at most this many checks between two calls of epoll, like the scheduler.
+/// The maximum number of checks that the bare loop starts between two calls of epoll, which is the
+/// same as in the scheduler.
 const STARTS: u64 = 32;
 
 fn main() {
@@ -157,7 +158,8 @@ fn line_of(process: &mut Child) -> String {
     line.trim().to_owned()
 }
 
-/// Accepts TCP connections on one port, and reports how many it accepted on a UDP port.
+/// Accepts TCP connections on one port. Sends the number of accepted connections in response to a
+/// datagram on a UDP port.
 fn listen() {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("binding a port");
     // The default backlog of 128 connections is full after 13 ms, which is too short on a busy
@@ -240,9 +242,9 @@ fn scheduler(port: u16, count: u16) {
     };
     health.watch((0..TARGETS).map(target).collect());
     let counts = || {
-        // The scheduler builds a report in parts while checks continue. The number of accepted
-        // connections is therefore read before and after the report, and the mean is compared with
-        // the report.
+        // The scheduler builds a report in parts while checks continue. The benchmark therefore
+        // reads the number of accepted connections before and after the report, and compares the
+        // mean with the report.
         let before = taken(count);
         let reports = health.report();
         let started = before.midpoint(taken(count));
@@ -250,9 +252,8 @@ fn scheduler(port: u16, count: u16) {
         let ended: u64 = reports.iter().map(|report| report.attempts).sum();
         [started, ended - failed, failed]
     };
-    // The first report is made before the CPU time is read for the start of the measurement, and
-    // the second report after it is read for the end. The cost of the reports is therefore not
-    // measured.
+    // The first report precedes the first reading of the CPU time, and the second report follows
+    // the last reading. The cost of the reports is therefore not measured.
     sleep(WARM);
     while events.try_recv().is_some() {}
     let from = Mark { counts: counts(), at: Instant::now(), used: used() };

@@ -11,8 +11,8 @@ use kv_switch::{CacheConfig, Epochs, FetchAnswer, Lease, Memcached, Read};
 
 use crate::VIP;
 
-/// Returns cache rules with a lease of one second. The limit of bytes per source is too high to
-/// have an effect.
+/// Returns cache rules with a lease of one second. The rules limit the bytes per source, but this
+/// limit is too high to have an effect.
 pub(crate) fn rules(key: &HashKey) -> CacheRules {
     CacheRules {
         memory: MEMORY,

@@ -49,7 +49,7 @@ impl Row {
         Self { shape: Shape::V6, with: With::V6, ..Self::of(name, traffic) }
     }
 
-    /// A row with a thousand flows and a snapshot that differs from the default.
+    /// Creates a row with a thousand flows and a snapshot that differs from the default.
     const fn with(name: &'static str, with: With) -> Self {
         Self { with, ..Self::of(name, Traffic::Flows(1_000)) }
     }
@@ -58,12 +58,13 @@ impl Row {
         Self::with(name, With::Encapsulation(headers))
     }
 
-    /// A row with a full connection table. Half of the entries belong to established flows.
+    /// Creates a row with a full connection table. Half of the entries belong to established flows.
     const fn full(name: &'static str, traffic: Traffic) -> Self {
         Self { with: With::Udp, is_full: true, ..Self::of(name, traffic) }
     }
 
-    /// A row with memcached reads that are answered from the cache. Values are `bytes` bytes long.
+    /// Creates a row with memcached reads that are answered from the cache. Values are `bytes`
+    /// bytes long.
     const fn copied(name: &'static str, bytes: usize) -> Self {
         let of = Self::of(name, Traffic::Hits(10_000));
         Self { shape: Shape::Request, with: With::Copied(bytes), ..of }

@@ -84,8 +84,8 @@ impl Traffic {
         }
     }
 
-    /// Returns the next packet. The generator has a full period: each flow occurs once per period,
-    /// in a scattered order.
+    /// Returns the next packet. The generator returns each flow once per period, in a scattered
+    /// order.
     pub fn next(self, state: &mut u32) -> Next {
         *state = state.wrapping_add(0x9e37_79b1);
         match self {

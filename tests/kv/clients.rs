@@ -34,7 +34,7 @@ pub(crate) fn memcaslap_finds_all(scene: &Scene) {
 #[test]
 fn memcslap_fragmented_sets_are_delivered() {
     let scene = Scene::new(|bed| config(bed, ""));
-    // The statistics are read over TCP at the server's own address.
+    // The test reads the statistics over TCP at the server's own address.
     let stats = |host: &Host| -> u64 {
         let text = say(host, "stats\r\nquit\r\n");
         let line = text.lines().find_map(|line| line.strip_prefix("STAT cmd_set ")).unwrap();

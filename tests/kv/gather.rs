@@ -31,8 +31,8 @@ pub(crate) fn get(verb: &str, keys: &[usize]) -> Vec<u8> {
     format!("{verb} {}\r\n", names.join(" ")).into_bytes()
 }
 
-/// Returns the reply of a single server that has all keys. Keys from `KEYS` on do not exist.
-/// `versions` contains the CAS values for `gets`.
+/// Returns the reply of a single server that has all keys. Keys with the index `KEYS` or higher do
+/// not exist. `versions` contains the CAS values for `gets`.
 pub(crate) fn wanted(keys: &[usize], versions: Option<&[String]>) -> Vec<u8> {
     let mut said = Vec::new();
     for &key in keys.iter().filter(|key| **key < KEYS) {
@@ -44,7 +44,7 @@ pub(crate) fn wanted(keys: &[usize], versions: Option<&[String]>) -> Vec<u8> {
     said
 }
 
-/// Returns a list of keys. Some of them do not exist, and some occur twice.
+/// Returns a list of keys, of which some do not exist and some occur twice.
 fn list(round: usize, longest: usize) -> Vec<usize> {
     let count = (2 + round % 31).min(longest);
     (0..count).map(|n| (round * 37 + n * (7 + round % 5)) % (KEYS + 6)).collect()
@@ -96,7 +96,7 @@ fn gather_from_three_servers_keeps_key_order() {
     assert!(lists.len() > 90, "{lists:?}");
     assert_eq!(ended(&scene, "gathers_begun"), lists.len() as u64, "{}", scene.diagnosis());
     assert_eq!(ended(&scene, "gathers_answered"), lists.len() as u64);
-    // Some server responses arrived at a different packet thread than their request.
+    // Some server responses must have arrived at a packet thread that did not handle the request.
     assert!(ended(&scene, "to_threads") > 0, "{}", scene.diagnosis());
     scene.drops_become(&[]);
 }

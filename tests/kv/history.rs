@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-/// One write of a key by its only writer.
+/// One write of a key by the only writer of this key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write {
     /// The unique value that was written, or `None` for a delete.
@@ -54,9 +54,9 @@ impl History {
         Some(Age { when_sent: since(read.sent), sure: since(read.since) })
     }
 
-    /// Checks whether this read could detect an error. If a balancer served cached values for twice
-    /// the lease, this read would return a value that had been overwritten for longer than the
-    /// lease. Returns the key and the index of the overwriting write.
+    /// Checks whether a read could detect an error. It could if, with a balancer that serves cached
+    /// values for twice the lease, it would return a value that was overwritten more than one lease
+    /// earlier. Returns the key and the index of the overwriting write.
     pub(crate) fn would_tell(&self, read: &Read, lease: Duration) -> Option<(usize, usize)> {
         let writes = &self.writes[read.key];
         let over = writes.partition_point(|write| write.acknowledged + lease < read.since).checked_sub(1)?;

@@ -11,7 +11,7 @@ use crate::pair::Pair;
 
 /// The number of writes per key in one round.
 const WRITES: u32 = 24;
-/// The maximum number of rounds. A slow machine may need more than one.
+/// The maximum number of rounds. On a slow machine, more than one round may be needed.
 const ROUNDS: usize = 10;
 
 /// All writes of a round, and the reads through each balancer.
@@ -63,7 +63,7 @@ fn play(pair: &Pair, load: &Load, lease: Duration) -> Heard {
 #[derive(Debug, Default)]
 struct Staleness {
     reads: usize,
-    /// Reads whose value had been overwritten, but for less than the lease.
+    /// Reads of a value that had been overwritten, but less than one lease earlier.
     old: usize,
     oldest: Duration,
     /// Writes after which a read could detect an error: if the balancer served cached values for

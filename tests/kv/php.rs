@@ -2,8 +2,9 @@
 //! other operations.
 //!
 //! If all keys of an array belong to one server, memcached answers each key in a separate message.
-//! PHP treats this as a loss and requests the remaining keys again. If the keys belong to several
-//! servers, the balancer merges the answers into one reply, so PHP sends only one request.
+//! PHP treats separate messages as a loss and requests the remaining keys again. If the keys belong
+//! to several servers, the balancer merges the answers into one reply, so PHP sends only one
+//! request.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -85,7 +85,8 @@ fn proxied_clients_read_back_all_values() {
         let begun = count(&scene, "proxied_begun");
         // One of the responses has eight datagrams, and all others have one.
         assert_eq!((begun, count(&scene, "proxied_answers")), (192, begun + 7), "{}", scene.diagnosis());
-        // Some server responses arrived at a different packet thread than their request.
+        // Some server responses must have arrived at a packet thread that did not handle the
+        // request.
         assert!(count(&scene, "to_threads") > 0, "{}", scene.diagnosis());
         scene.drops_become(&[]);
     }

@@ -153,8 +153,8 @@ fn replicas_survive_server_failure_without_old_values() {
     for (key, own) in own.iter().enumerate() {
         let said = scene.ask(&scene.client(key % 2 == 0), &get(key));
         assert!(said == b"END\r\n" || said == found(key, "new"), "{}", said.escape_ascii());
-        // The write tables are updated after the health state, so a write may still reach the
-        // previous servers.
+        // The tables that select servers for writes are updated later than the health state, so a
+        // write may still reach the previous servers.
         let is_home = || {
             assert_eq!(scene.ask(&client, &set(key, "newer")), b"STORED\r\n");
             own.is_subset(&holders(&scene, key, "newer")).then_some(())

@@ -119,8 +119,8 @@ fn play(pair: &mut Pair, load: &Load) -> Heard {
         let readers: Vec<_> = readers.map(read).collect();
         let write = |(key, client)| {
             let (ways, pause) = (vec![Way::Through(client)], LEASE..3 * LEASE);
-            // The cache does not store deleted keys, so each read of them would reach the server.
-            // The writers therefore do not delete keys.
+            // The cache does not store deleted keys, so each read of a deleted key would reach the
+            // server. The writers therefore do not delete keys.
             scope.spawn(move || load.write(Writer { key, ways, writes: u32::MAX, deletes: 0, pause }))
         };
         let writers: Vec<_> = writers.into_iter().map(write).collect();

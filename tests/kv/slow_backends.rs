@@ -1,6 +1,7 @@
 //! Simulates a network that delays writes to a memcached server, and the responses to these writes.
 //! Reads, health checks and upstream requests are not delayed, so the balancer fetches values while
-//! writes are in flight. The kernel on test machines does not include netem.
+//! writes are in flight. The test does not use netem, because the kernel on test machines does not
+//! include it.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::Range;

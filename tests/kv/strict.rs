@@ -135,7 +135,7 @@ fn judge(scene: &Scene, families: &[bool]) {
         reads.len()
     );
     assert!(passed[0] >= writes && passed[1] >= writes && passed[2] > 0, "{}", scene.diagnosis());
-    // Some server responses arrived at a different packet thread than their request.
+    // Some server responses must have arrived at a packet thread that did not handle the request.
     assert!(counted(scene, "to_threads") > 0, "{}", scene.diagnosis());
 }
 

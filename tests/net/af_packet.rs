@@ -82,9 +82,9 @@ fn af_packet_hides_vip_packets_from_the_kernel() {
     let scene = Scene::with(config);
     let host = &scene.bed.balancers[0];
     let vips = [true, false].map(|ipv4| scene.bed.vip(ipv4, Bed::ECHO_PORT).ip());
-    // In the first case the host forwards packets, so its network stack would send them back to the
-    // router. In the second case the host has the VIP addresses and would send errors for closed
-    // ports.
+    // In the first case, the host has IP forwarding enabled, so its network stack would send
+    // packets for the VIPs back to the router. In the second case the host has the VIP addresses
+    // and would send errors for closed ports.
     host.ns.sysctl(&[("ipv4/conf/all/forwarding", "1"), ("ipv6/conf/all/forwarding", "1")]).unwrap();
     for is_local in [false, true] {
         if is_local {
@@ -249,7 +249,7 @@ fn af_packet_recovers_link_and_detects_lost_program() {
     // The packet threads check their own health four times during this pause.
     std::thread::sleep(Duration::from_secs(1));
     host.ns.ip(&format!("link set {} up", host.device)).unwrap();
-    // The kernel removes the routes when the link goes down.
+    // The kernel has removed the routes because the link was down.
     routes.iter().for_each(|route| host.ns.ip(&format!("route replace {route}")).unwrap());
     assert_eq!(scene.balancer.ask_plainly("/healthz").unwrap(), (200, "healthy".into()));
     let back = || {

@@ -20,7 +20,7 @@ impl Bird {
         self.0.ask(question).unwrap()
     }
 
-    /// Repeats a query until `wanted` accepts the output. Returns the elapsed time.
+    /// Repeats a query until `wanted` accepts the output, and returns the elapsed time.
     fn until(&self, scene: &Scene, question: &str, wanted: impl Fn(&str) -> bool) -> Duration {
         let start = Instant::now();
         let found = self.0.until(question, wanted);

@@ -10,7 +10,7 @@ use crate::scene::{BOUND, Scene, count};
 use crate::soak::footprint;
 
 /// Returns pools with 1,024 unavailable backends each, and VIPs for each pool. The backends of the
-/// testbed are up, so the balancer does not suspect its own network.
+/// testbed are up, so that the balancer does not suspect its own network.
 fn with_dead(pools: usize) -> String {
     let mut text = String::from(
         "[check.web]\ntcp = { port = 80 }\n[check.dead]\ntcp = { port = 9 }\ninterval = \"60s\"\nfast_interval = \"60s\"\n\

@@ -29,7 +29,8 @@ rise = 1
 ";
 
 /// Returns a configuration with a small connection table. The flood entries fit into the table only
-/// if timeouts are shortened. With shortened timeouts, they fill at least half of the table.
+/// if timeouts are shortened. With shortened timeouts, the flood entries fill at least half of the
+/// table.
 fn config(bed: &Bed, round: usize) -> LbConfig {
     let mut config = LbConfig::new(bed).weights(&[[1, 1, 1, 1], [1, 3, 1, 1], [2, 1, 0, 1]][round % 3]);
     config.pool_keys = "checks = [\"web\"]".into();
@@ -38,7 +39,7 @@ fn config(bed: &Bed, round: usize) -> LbConfig {
     config
 }
 
-/// Returns the source address and port of packet `n`. Each flood has its own addresses.
+/// Returns the source address and port of packet `n`. Each flood has a separate range of addresses.
 fn source(kind: usize, n: usize) -> SocketAddr {
     let port = 1_024 + u16::try_from(n % 60_000).unwrap();
     let host = u8::try_from(kind * 36 + n / 60_000 % 36).unwrap();
@@ -149,9 +150,9 @@ fn combined_faults_break_no_download_of_healthy_backends() {
     let spec = BedSpec { backends: 4, queues: 2, ..BedSpec::default() };
     let mut scene = Scene::new(&spec, |bed| config(bed, 0));
     scene.bed.router.sysctl(&[("ipv6/conf/all/keep_addr_on_down", "1")]).unwrap();
-    // After lost ACKs, Linux changes the IPv6 flow label and the transmit hash of a connection. The
-    // router would then choose a different queue. Packets would reach a thread that does not have
-    // the connection in its table.
+    // After lost ACKs, Linux changes the IPv6 flow label and the transmit hash of a connection.
+    // With a different hash, the router would choose a different queue, and packets would reach a
+    // thread that does not have the connection in its table.
     for host in scene.bed.backends.iter().chain([&scene.bed.client]) {
         host.ns.sysctl(&[("core/txrehash", "0"), ("ipv6/auto_flowlabels", "0")]).unwrap();
     }

@@ -46,7 +46,7 @@ fn each_reason_counts_its_own_packets() {
         });
         rises(&scene, "malformed", 1, || {
             let mut lying = scene.frame(ipv4, Bed::SINK_PORT).bytes();
-            // The length in the IP header exceeds the frame.
+            // The length field in the IP header exceeds the length of the frame.
             lying[if ipv4 { 16 } else { 18 }] = 0x05;
             send(&lying);
         });

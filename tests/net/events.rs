@@ -33,7 +33,8 @@ fn events(scene: &Scene, more: &[&str]) -> Vec<Value> {
     said["events"].as_array_mut().map(std::mem::take).unwrap()
 }
 
-/// Waits for an event of this kind whose text starts with `words`. Returns the newest one.
+/// Waits for an event of this kind whose text starts with `words`, and returns the newest such
+/// event.
 fn wait_for(scene: &Scene, kind: &str, words: &str) -> Value {
     let begins = |event: &Value| {
         let cause = event["cause"].as_str().map(|cause| format!(": {cause}")).unwrap_or_default();

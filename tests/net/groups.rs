@@ -1,6 +1,6 @@
 //! Tests of prefix groups. The balancer must also serve VIP addresses that have the prefix of a
-//! different cluster, although they are not configured. The kernel must receive packets for the
-//! machine's own addresses, even if the addresses are inside a prefix of the group.
+//! different cluster, although these addresses are not configured. The kernel must receive packets
+//! for the machine's own addresses, even if the addresses are inside a prefix of the group.
 
 use std::net::IpAddr;
 

@@ -128,7 +128,7 @@ fn vips_and_pings_work_on_both_interfaces() {
 fn fragments_cross_interfaces() {
     for ipv4 in [true, false] {
         let scene = scene([4, 2], with_inbox);
-        // IPv6 packets arrive on the second interface and leave on the same one.
+        // IPv6 packets arrive on the second interface and leave on the second interface.
         vips_by_back(&scene, false);
         let inboxes = inboxes(&scene, ipv4);
         let vip = scene.bed.vip(ipv4, INBOX_PORT);
@@ -178,7 +178,7 @@ fn icmp_errors_are_accepted_on_both_interfaces() {
 fn icmp_errors_cross_interfaces() {
     let scene = scene([3, 2], LbConfig::new);
     // ICMP errors arrive on the second interface over IPv6 and on the first over IPv4. Threads of
-    // both interfaces know the flows.
+    // both interfaces have entries for the flows.
     vips_by_back(&scene, false);
     scene.bed.router.ip(&format!("link set {} mtu {NARROW}", scene.bed.client.port)).unwrap();
     for ipv4 in [true, false] {

@@ -23,8 +23,8 @@ fn with_frames(frame_size: u32, config: LbConfig) -> LbConfig {
     LbConfig { io: format!("frame_size = {frame_size}\nframes_per_queue = 2_048"), ..config }
 }
 
-/// Sends datagrams of these lengths with DF set, each from a new port. Each must arrive complete at
-/// one backend.
+/// Sends datagrams of these lengths with DF set, each from a new port. Each datagram must arrive
+/// complete at one backend.
 fn datagrams_come_whole(scene: &Scene, ipv4: bool, lengths: impl Iterator<Item = usize>) {
     let inboxes = inboxes(scene, ipv4);
     let to = scene.bed.vip(ipv4, INBOX_PORT);

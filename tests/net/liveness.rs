@@ -25,7 +25,7 @@ pub(crate) fn bpftool(arguments: &str) {
 }
 
 /// Waits until the balancer logs that it is unhealthy, with the reason `why`. Returns an upper
-/// bound for the time that this took.
+/// bound for the time from `broken` to this log line.
 pub(crate) fn becomes_unhealthy(scene: &mut Scene, broken: Instant, why: &str) -> Duration {
     let said = |line: &str| line.contains("forwarder unhealthy") && line.contains(why);
     scene.balancer.process.wait_for_line(10 * SECOND, said).unwrap();
@@ -92,8 +92,8 @@ fn stuck_thread_without_queue_is_unhealthy() {
     }));
 }
 
-/// A sleeping thread wakes up when packets arrive and at least every 100 ms. On a busy machine it
-/// makes fewer iterations per second, never more.
+/// A sleeping thread wakes up when packets arrive and at least every 100 ms. On a busy machine, the
+/// thread makes fewer iterations per second, never more.
 #[test]
 fn idle_thread_sleeps_unless_configured_to_spin() {
     for mode in ["af-xdp", "af-packet"] {

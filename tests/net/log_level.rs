@@ -1,5 +1,5 @@
-//! Tests of the log level. A reload can change it, and operators can override it for a limited
-//! time.
+//! Tests of the log level. A reload can change the level, and operators can override it for a
+//! limited time.
 
 use serde_json::Value;
 use testbed::{Ended, LbConfig, eventually};

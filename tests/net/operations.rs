@@ -32,7 +32,7 @@ fn sections() -> Vec<(&'static str, Section)> {
 }
 
 /// A shell script that mounts the testbed's directory at `/etc/sluicegate` and `/run/sluicegate` in
-/// its own mount namespace, and then runs its remaining arguments.
+/// its own mount namespace, and then runs the command in its remaining arguments.
 const AT_HOME: &str = "mount -t tmpfs none /etc && mount -t tmpfs none /run && mkdir /etc/sluicegate /run/sluicegate \
     && mount --bind \"$0\" /etc/sluicegate && mount --bind \"$0\" /run/sluicegate && exec \"$@\"";
 
@@ -62,7 +62,7 @@ impl Day {
         fs::write(bed.dir().join("sluicegate.toml"), text).unwrap();
         std::os::unix::fs::symlink(LbConfig::admin_socket(&bed, 0), bed.dir().join("admin.sock")).unwrap();
         std::os::unix::fs::symlink(&program, bed.dir().join("sluicegate")).unwrap();
-        // The same command line as in the systemd unit.
+        // The command line is the same as in the systemd unit.
         let run = format!("exec {program} run --config /etc/sluicegate/sluicegate.toml --machine lb1");
         let command = ["unshare", "--mount", "sh", "-c", AT_HOME, &dir, "sh", "-c", &run];
         let balancer = Balancer::start_by(&command, &bed, 0, &config).unwrap();
@@ -100,7 +100,7 @@ impl Day {
     }
 
     /// Waits until the downloads end, and checks that none broke. Returns the backends that served
-    /// them.
+    /// the downloads.
     fn whole(&self, running: [Downloads; 2]) -> Vec<String> {
         let ended: Vec<_> = running.into_iter().flat_map(Downloads::join).collect();
         let broken: Vec<_> = ended.iter().filter(|one| one.broke.is_some()).collect();
@@ -159,8 +159,8 @@ fn how_to_page_commands_break_no_download() {
     assert!(replies.iter().all(|reply| matches!(reply, Ok(reply) if reply.status == 200)), "{replies:?}");
     day.whole(running);
 
-    // The drain command waits until the downloads from b2 end. Until then, new requests go to other
-    // backends.
+    // The drain command waits until the downloads from b2 end. During the drain, new requests go to
+    // other backends.
     let running = day.downloads(5);
     let drained = thread::scope(|scope| {
         let drain = scope.spawn(|| day.does("Drain the backend"));

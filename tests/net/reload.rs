@@ -280,8 +280,8 @@ fn removed_backend_keeps_connections_without_new_ones() {
     let fresh = scene.ask(true, 60);
     assert_eq!(names(fresh.iter().map(|reply| &reply.backend)), ["b1", "b2"].into());
     assert!(names(&traffic.kept(&scene)).contains("b3"));
-    // The backend is added again under its old name. Existing connections stay on it, and new
-    // connections use it again.
+    // The backend is added again under its old name. Existing connections stay on this backend, and
+    // new connections use it again.
     scene.balancer.reload(&scene.bed, &drain(&scene.bed)).unwrap();
     let again: Vec<String> = open.iter_mut().map(|c| c.get("/").unwrap().backend).collect();
     assert_eq!(before, again);

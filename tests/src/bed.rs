@@ -41,8 +41,8 @@ pub struct BedSpec {
     /// `true` if balancers and backends share one bridge in the router. Encapsulation `l2` (MAC
     /// address rewriting) requires this.
     pub switched: bool,
-    /// The path of the balancer binary. If it is `None`, [`binary`](crate::binary) finds the
-    /// binary.
+    /// The path of the balancer binary. If this field is `None`, [`binary`](crate::binary) finds
+    /// the binary.
     pub program: Option<PathBuf>,
     /// Two NICs of this machine, connected to each other by a cable. The NICs replace the veth pair
     /// between the first balancer and the router.
@@ -240,8 +240,8 @@ impl Bed {
 
     fn join_client(&mut self) -> Result<()> {
         let Host { ns, device, port, .. } = &self.client;
-        // The client link has one queue. With several queues, the kernel would select the router's
-        // transmit queue by the receive queue instead of the flow.
+        // The client link has one queue. If the link had several queues, the router's kernel would
+        // select its transmit queue by the receive queue instead of by the flow.
         let link = Veth { queues: 1, mtu: self.spec.client_mtu };
         link.join(ns.device(device), self.router.device(port))?;
         ns.ip(&format!(
@@ -354,8 +354,8 @@ impl Bed {
 fn host(name: &str, device: &'static str, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<Host> {
     let ns = Namespace::new(name)?;
     ns.sysctl(QUIET)?;
-    // By default, newer kernels choose a new transmit hash when TCP retransmits. A retransmitted
-    // segment would then reach a different queue or a different balancer.
+    // By default, newer kernels choose a new transmit hash when TCP retransmits. With a new hash,
+    // the retransmitted segment would reach a different queue or a different balancer.
     if Path::new("/proc/sys/net/core/txrehash").exists() {
         ns.sysctl(&[("core/txrehash", "0")])?;
     }

@@ -98,7 +98,7 @@ impl Drop for Capture {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // The thread panics only if `wanted` panics. The test reports that failure already.
+            // The thread panics only if `wanted` panics, and the test already reports this failure.
             drop(thread.join());
         }
     }

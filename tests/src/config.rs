@@ -1,8 +1,8 @@
 //! Writes the configuration files of the balancers in a testbed.
 //!
 //! The files have the same structure as `config/sluicegate.toml`. The hash key is in a separate
-//! file. All balancers of a testbed have the same settings. Each balancer finds its own section by
-//! its host name.
+//! file. All balancers of a testbed have the same settings. The configuration has a section for
+//! each balancer, which the balancer selects by its host name.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};

@@ -36,7 +36,7 @@ impl Decap {
         Ok(Self { process })
     }
 
-    /// Starts `decap` on all backends. Each one accepts packets from all balancers.
+    /// Starts `decap` on all backends. Each process accepts packets from all balancers.
     ///
     /// # Errors
     /// Fails in the same cases as [`Self::start`].

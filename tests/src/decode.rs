@@ -29,7 +29,7 @@ pub struct Ip {
     pub source: IpAddr,
     /// The destination address.
     pub destination: IpAddr,
-    /// The protocol of the payload. For IPv6 it is the protocol after the extension headers
+    /// The protocol of the payload. For IPv6, this is the protocol after the extension headers
     /// (hop-by-hop, routing, destination, fragment).
     pub protocol: u8,
     /// The TTL or hop limit.
@@ -55,7 +55,7 @@ pub struct Ip {
 pub enum Kind {
     /// GRE without options.
     Gre,
-    /// IPv4 or IPv6 in IPv4 or IPv6.
+    /// An IPv4 or IPv6 packet inside an IPv4 or IPv6 packet.
     Ipip,
     /// GUE variant 0 over UDP.
     Gue,
@@ -277,7 +277,8 @@ pub(crate) fn checksum(parts: &[&[u8]]) -> u16 {
     !u16::try_from(sum).expect("the folded sum has 16 bits")
 }
 
-/// Returns the pseudo-header, which TCP and UDP checksums cover in addition to the packet.
+/// Returns the pseudo-header, which TCP and UDP checksums cover in addition to the segment or
+/// datagram.
 pub(crate) fn pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8, length: usize) -> Vec<u8> {
     let length = u32::try_from(length).expect("the length exceeds an IP packet").to_be_bytes();
     let octets = |ip: IpAddr| match ip {

@@ -1,4 +1,4 @@
-//! Runs many slow downloads in parallel, which show whether open connections survive an event.
+//! Runs many slow downloads in parallel, to find out whether open connections survive an event.
 //!
 //! Each download reports which backend served it and whether it was complete. The module
 //! `http_client` sends short requests.

@@ -25,8 +25,9 @@ pub struct FrameSpec {
     pub destination: SocketAddr,
     /// The TCP flags, or `None` for a UDP datagram.
     pub tcp_flags: Option<u8>,
-    /// The type and code of an ICMP message. If set, the frame contains this message instead of TCP
-    /// or UDP. The second 32-bit word of the message is zero, and the ports are ignored.
+    /// The type and code of an ICMP message. If the field is set, the frame contains an ICMP
+    /// message instead of TCP or UDP. The second 32-bit word of the message is zero, and the ports
+    /// are ignored.
     pub icmp: Option<[u8; 2]>,
     /// The TTL or hop limit.
     pub ttl: u8,
@@ -51,7 +52,7 @@ impl FrameSpec {
         }
     }
 
-    /// Returns the smallest UDP datagram. Over IPv4, its frame is 64 bytes long including the FCS.
+    /// Returns the smallest UDP datagram. Over IPv4, the frame is 64 bytes long including the FCS.
     /// Over IPv6, the datagram has no payload.
     #[must_use]
     pub fn smallest_udp(from: [u8; 6], to: [u8; 6], source: SocketAddr, destination: SocketAddr) -> Self {

@@ -80,9 +80,9 @@ pub fn take_in(left: Device<'_>, right: Device<'_>) -> Result<()> {
 }
 
 /// Waits until a device that is up can carry frames. The kernel sets up the queues some time after
-/// the other end comes up, and silently drops frames before that. The function also raises the
-/// limit for packets that wait for neighbor resolution. With the kernel's default, a burst on a
-/// busy machine would lose its oldest packets.
+/// the other end of the link comes up, and silently drops earlier frames. The function also raises
+/// the limit for packets that wait for neighbor resolution. With the kernel's default limit, the
+/// oldest packets of a burst would be lost on a busy machine.
 pub(crate) fn carries(Device { ns, name }: Device<'_>) -> Result<()> {
     let up = eventually(BOUND, || {
         let mut show = Command::new("ip");
@@ -137,8 +137,8 @@ impl Namespace {
     }
 
     /// Waits until the IPv6 addresses have local routes. The kernel adds these routes in a work
-    /// queue (`addrconf_dad_work`) after `ip` returns. Until then, it rejects packets to the
-    /// addresses with "no route".
+    /// queue (`addrconf_dad_work`) after `ip` returns. Before that, the kernel rejects packets to
+    /// these addresses with "no route".
     fn until_local(&self, addresses: Vec<Ipv6Addr>) -> Result<()> {
         let name = self.name().to_owned();
         self.run(move || {
@@ -198,8 +198,8 @@ pub struct DeviceCounts {
     pub rx_dropped: u64,
     /// The number of packets sent.
     pub tx_packets: u64,
-    /// The number of packets dropped on transmit. On a veth device they include packets for which
-    /// the other end had no space.
+    /// The number of packets dropped on transmit. On a veth device, the number includes packets for
+    /// which the other end had no space.
     pub tx_dropped: u64,
 }
 

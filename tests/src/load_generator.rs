@@ -35,8 +35,8 @@ pub fn flood(
     Ok(ns.spawn(move || send_all(&frames, to, time)))
 }
 
-/// Sends each frame once on `device`, in order, at a rate of at most `per_second`. Returns the
-/// elapsed time.
+/// Sends each frame once on `device`, in order, with at most `per_second` frames per second.
+/// Returns the elapsed time.
 ///
 /// # Errors
 /// Returns an error if the device does not exist or rejects a frame.
@@ -140,5 +140,5 @@ fn send_all(frames: &[Vec<u8>], to: LinkAddr, time: Duration) -> Result<(u64, Du
 }
 
 const BATCH: usize = 64;
-/// The paced sender uses smaller batches to avoid bursts.
+/// The batch size for sending at a fixed rate, which is small to avoid bursts.
 const PACED: usize = 32;

@@ -22,7 +22,7 @@ pub fn start_memcached(bed: &Bed, host: &Host, more: &[&str]) -> Result<Process>
 }
 
 /// Starts a memcached server that listens on the addresses `at`, and waits until it responds on the
-/// last one.
+/// last address.
 ///
 /// # Errors
 /// Fails in the same cases as [`start_memcached`].

@@ -107,8 +107,8 @@ impl Namespace {
         self.spawn(job).join().unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Starts `job` in the namespace on a new thread. Threads that `job` starts are in the
-    /// namespace too.
+    /// Starts `job` in the namespace on a new thread. Threads that `job` starts also run in the
+    /// namespace.
     ///
     /// # Panics
     /// Panics if the system cannot create a thread.

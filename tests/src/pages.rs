@@ -9,8 +9,8 @@ pub struct Section {
     pub commands: String,
 }
 
-/// Returns the sections of a page that have shell blocks (```` ```sh ````). Blocks in lists are
-/// indented; their commands are returned without this indent.
+/// Returns the sections of a page that have shell blocks (```` ```sh ````). The commands of
+/// indented blocks in lists are returned without the indent.
 #[must_use]
 pub fn sections(page: &str) -> Vec<Section> {
     let mut found = vec![Section { heading: String::new(), commands: String::new() }];

@@ -1,8 +1,8 @@
 //! Reads and writes capture files (pcap).
 //!
 //! Files are little-endian and have the link type Ethernet. The writer uses timestamps in
-//! microseconds. The reader also accepts nanoseconds. This module is independent of the balancer's
-//! code, so that tests can use it to verify the balancer's capture files.
+//! microseconds. The reader also accepts timestamps in nanoseconds. This module is independent of
+//! the balancer's code, so that tests can use it to verify the balancer's capture files.
 //!
 //! References: draft-ietf-opsawg-pcap-05 §4 and §5.
 

@@ -27,7 +27,7 @@ impl QueryClient {
         Self::from_port(ns, server, 0)
     }
 
-    /// Creates a client with the local port `port`. If it is 0, the kernel selects a free port.
+    /// Creates a client with the local port `port`. If `port` is 0, the kernel selects a free port.
     ///
     /// # Panics
     /// Panics if the port is in use or the server is unreachable.
@@ -76,7 +76,7 @@ impl QueryClient {
     }
 
     /// Sends a command whose response has several datagrams, and returns the whole response.
-    /// Returns `None` if it does not arrive within `patience`.
+    /// Returns `None` if the whole response does not arrive within `patience`.
     ///
     /// # Panics
     /// Panics in the same cases as [`Self::send_plainly`], and if the datagrams belong to different

@@ -183,8 +183,8 @@ fn gobgpd(sessions: &[RouterSession]) -> String {
 
 /// Each router advertises a BFD multiplier of 10, so a balancer declares a session down after one
 /// second without BFD packets. A shorter time would cause false failures, because tests share the
-/// machine with builds. The multiplier does not delay how soon the router detects a failed
-/// balancer: the multiplier that the balancer advertises determines that.
+/// machine with builds. The time in which the router detects a failed balancer is not affected: it
+/// depends on the multiplier that the balancer advertises.
 const BIRD: &str = "log stderr all;
 router id 192.0.2.0;
 protocol device { scan time 1; }

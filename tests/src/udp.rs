@@ -39,8 +39,8 @@ impl UdpServer {
         Ok(Self { answered, stop, thread: Some(thread), _sink: None })
     }
 
-    /// Starts a server in `ns` that receives and discards all datagrams to `address`. If there were
-    /// no such server, the kernel would send ICMP errors.
+    /// Starts a server in `ns` that receives and discards all datagrams to `address`. Without this
+    /// server, the kernel would reply with ICMP errors.
     ///
     /// # Errors
     /// Returns an error if `address` does not exist or is in use.

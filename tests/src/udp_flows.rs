@@ -121,7 +121,7 @@ fn answer(socket: &UdpSocket, number: u64, end: Instant) -> Result<Option<String
 }
 
 /// Ignores an ICMP error for an earlier packet. The kernel reports the error at the next send or
-/// receive call. If that call sends a packet, the packet is lost.
+/// receive call. A send call that reports the error does not send its packet.
 fn refused(error: std::io::Error) -> std::io::Result<usize> {
     if error.kind() == ErrorKind::ConnectionRefused { Ok(0) } else { Err(error) }
 }

@@ -1,7 +1,7 @@
 //! Runs a UDP server that records all datagrams and sends no replies.
 //!
-//! For each datagram it records the sender, the length and a digest of the payload. The kernel has
-//! already reassembled fragmented datagrams.
+//! The server records the sender, the length and a digest of the payload of each datagram. The
+//! kernel has already reassembled fragmented datagrams.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::net::{SocketAddr, UdpSocket};

@@ -77,7 +77,7 @@ impl Scene {
     }
 }
 
-/// Returns a runtime with two workers, so that a test that blocks one of them does not stop the
+/// Returns a runtime with two workers, so that a test that blocks one worker does not stop the
 /// tunnel.
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()

@@ -58,7 +58,7 @@ fn toolchain() -> Result<PathBuf> {
     Ok(Path::new(String::from_utf8(output.stdout)?.trim()).canonicalize()?)
 }
 
-/// A folder that is removed when this process ends. The folder is created empty.
+/// An empty new folder, which is removed when this process ends.
 ///
 /// A helper process (`keeper`) removes the folder when its standard input is closed.
 pub(crate) struct Folder {
@@ -90,7 +90,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         // `wait` first closes the standard input of the helper process. An error means that the
-        // process has already ended.
+        // helper process has already ended.
         drop(self.keeper.wait());
     }
 }

@@ -23,7 +23,7 @@ use crate::tidy::RESULTS;
 use crate::{cargo, figures, setup};
 
 /// Runs the comparison with the given balancer binary, or with a fresh build. A missed performance
-/// goal is reported as a result, and a wrong value is an error.
+/// goal is reported as a result, but a wrong value in a response is an error.
 pub(crate) fn run(binary: Option<&Path>, rounds: Option<usize>, is_quick: bool) -> Result<()> {
     setup::require_root("bench kv")?;
     setup::ensure(&[setup::BUILD, setup::BED, setup::KV_BENCH].concat())?;

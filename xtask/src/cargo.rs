@@ -23,7 +23,7 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// Returns `true` if this is a variable that cargo sets for the program that it runs.
+/// Returns `true` if cargo sets this environment variable for the programs that it runs.
 fn is_of_a_package(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.starts_with(start))
@@ -107,7 +107,7 @@ impl<'a> Package<'a> {
     }
 
     /// Returns `true` if the manifest names a README. Only crates that can be used separately have
-    /// one.
+    /// a README.
     pub(crate) fn has_readme(&self) -> bool {
         self.0["readme"].is_string()
     }

@@ -42,7 +42,7 @@ pub(crate) struct WritesAround {
     /// The longest time in milliseconds from the response to a write until a read through the
     /// balancer returned the new value.
     pub(crate) seen_after_ms: f64,
-    /// Reads that still returned the previous value. The staleness bound allows this.
+    /// Reads that still returned the previous value. The staleness bound allows such reads.
     pub(crate) old: u64,
     /// Reads that returned the previous value after the lease and a round trip had passed.
     pub(crate) too_old: u64,

@@ -134,9 +134,9 @@ fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{words} printed invalid UTF-8"))
 }
 
-/// Returns the processor model, the number of processors and the kernel version. The number comes
-/// from `/proc/cpuinfo`, because the standard library does not count processors to which this
-/// thread is not bound.
+/// Returns the processor model, the number of processors and the kernel version. The number of
+/// processors comes from `/proc/cpuinfo`, because the standard library does not count processors to
+/// which this thread is not bound.
 fn machine() -> Result<String> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -233,7 +233,7 @@ const TRAFFIC: [(&str, &str); 3] =
     [("constant 5-tuple", "one flow"), ("non-SYN", "1 M flows"), ("SYN", "syn flood")];
 /// The number of runs, which must be odd, so that the median is a measured value.
 const RUNS: usize = 7;
-/// The number of batches. Each batch has 64 packets.
+/// The number of batches of 64 packets.
 const BATCHES: &str = "10000";
 
 #[cfg(test)]

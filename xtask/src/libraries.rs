@@ -52,8 +52,8 @@ pub(crate) fn api(write: bool) -> Result<()> {
 pub(crate) fn alone(steps: &mut Steps) {
     let Some(metadata) = steps.check(Metadata::read()) else { return };
     let mut by_compiler: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    // Crates that require the compiler of the workspace are skipped here, because all other steps
-    // use this compiler.
+    // Crates that require the pinned compiler of the workspace are skipped here, because all other
+    // steps already use this compiler.
     for library in all(&metadata).filter(|library| library.rust_version() != env!("CARGO_PKG_RUST_VERSION")) {
         by_compiler.entry(library.rust_version()).or_default().push(library.name());
     }

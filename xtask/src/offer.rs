@@ -5,8 +5,8 @@
 //! generator puts the copies into a veth as XDP frames, so it needs neither a socket buffer nor a
 //! system call for each frame. Frames can contain the time at which they were sent, from which
 //! [`Delays`] computes the latency. The device at the other end of the veth counts the frames. The
-//! kernel rejects XDP frames unless that device has an XDP program, and [`Pass`] is the smallest
-//! possible one.
+//! kernel rejects XDP frames unless that device has an XDP program. [`Pass`] is the smallest
+//! possible XDP program.
 //!
 //! Reference: Linux Documentation/bpf/bpf_prog_run.rst, `BPF_F_TEST_XDP_LIVE_FRAMES`.
 
@@ -42,8 +42,8 @@ pub(crate) struct Traffic {
     pub(crate) flows: u16,
     /// The maximum rate in packets per second, or [`FULL`].
     pub(crate) pace: u32,
-    /// The minimum interval between packets with a timestamp. If it is zero, no packet has a
-    /// timestamp.
+    /// The minimum interval between packets with a timestamp. If the interval is zero, no packet
+    /// has a timestamp.
     pub(crate) probes: Duration,
 }
 
@@ -235,7 +235,7 @@ pub(crate) const FULL: u32 = u32::MAX;
 const OFFER: &str = "offer";
 const PASS: &str = "pass";
 const DELAY: &str = "delay";
-/// The number of packets per system call. Sending them takes about a second, and the generator
-/// pauses for some milliseconds between two calls.
+/// The number of packets per system call. A call takes about a second, and the generator pauses for
+/// some milliseconds between two calls.
 const AT_ONCE: u32 = 1_000_000;
 const BATCH: u32 = 64;

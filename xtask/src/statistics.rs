@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Returns the median, or 0 if there are no values. For an even number of values, this is the mean
-/// of the two middle ones.
+/// Returns the median, or 0 if there are no values. For an even number of values, the median is the
+/// mean of the two middle values.
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = values.collect();
     sorted.sort_by(f64::total_cmp);

@@ -1,8 +1,8 @@
 //! Runs the steps of a test lane. Every step runs even if earlier steps fail, and the failures are
 //! collected.
 //!
-//! Failed tests are found in the output of cargo and libtest. The module `lanes` defines the steps
-//! of each lane.
+//! The module finds failed tests in the output of cargo and libtest. The module `lanes` defines the
+//! steps of each lane.
 
 use std::io::{BufRead, BufReader, pipe};
 use std::process::{Command, ExitStatus};
@@ -78,7 +78,7 @@ impl Steps {
         run.observed.failed.into_iter().for_each(|test| self.failed(format!("{what}: {test}")));
     }
 
-    /// Runs the given steps in parallel. Each step collects its own failures.
+    /// Runs the given steps in parallel. The failures of each step are collected separately.
     pub(crate) fn at_once<const N: usize>(&mut self, each: [impl FnOnce(&mut Self) + Send; N]) {
         let long = self.long;
         let failed = thread::scope(|scope| {
@@ -121,8 +121,8 @@ struct Run {
 struct Observed {
     program: String,
     failed: Vec<String>,
-    /// `true` inside the list of failures at the end of a program's output. Lines before this list
-    /// are not reliable, because tests may print between a test name and its result.
+    /// `true` inside the list of failures at the end of a program's output. Earlier output lines
+    /// are not reliable, because tests may print text between a test name and its result.
     in_list: bool,
     /// The number of passed tests in the first test program that succeeded.
     passed: Option<usize>,

@@ -1,5 +1,5 @@
 //! Plots and sections of the results page for the evaluations in the MemSwitch and AppSwitch
-//! papers. `cargo xtask figures` measures these figures.
+//! papers. `cargo xtask figures` measures the values.
 //!
 //! References: Zhang et al., *SmartSwitch*, HotCloud 2014, figures 3 and 4, table 1; Cidon et al.,
 //! *AppSwitch*, APNet 2017, table 1.

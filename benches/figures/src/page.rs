@@ -1,6 +1,6 @@
 //! Writes the results page of the figures in Markdown. For each figure, the page contains the
 //! paper's values, the measured values, and the command that repeats the measurement. All measured
-//! numbers come from the CSV files.
+//! numbers on the page come from the CSV files.
 
 use anyhow::Result;
 

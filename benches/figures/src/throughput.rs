@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use crate::Csv;
 use crate::plot::{self, Bar, COLORS};
 
-/// The packets per second of each row. The vectors are in the order of the rows.
+/// The packets per second of each row. All vectors have the same order as the rows.
 struct Rates<'a> {
     names: Vec<&'a str>,
     taken: Vec<f64>,

@@ -1,7 +1,8 @@
 //! A fuzz target for HTTP requests to the admin API.
 //!
 //! The first byte of the input selects the listener: the Unix socket, or TCP, where clients have
-//! read access only. Commands are accepted but get no result, as if the balancer were stopping.
+//! read access only. The server accepts commands but returns no results, as if the balancer were
+//! stopping.
 
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,7 +21,7 @@ use tokio::sync::mpsc;
 
 /// Checks that every response is valid HTTP and not a server error. A rejection must be a JSON
 /// object with a kind and a message. TCP clients must not be able to change anything. `config put`
-/// must fail if the configuration forbids it.
+/// must fail if the configuration disables this command.
 pub(crate) fn check(bytes: &[u8]) {
     let Some((&listener, request)) = bytes.split_first() else { return };
     thread_local!(static SERVER: Server = Server::new());

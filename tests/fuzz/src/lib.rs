@@ -2,9 +2,9 @@
 //!
 //! A target takes arbitrary bytes and panics if an invariant is violated. The program `fuzz` runs a
 //! target with libFuzzer, which uses code coverage to find new inputs. `cargo xtask fuzz` builds
-//! and runs it. The tests in this crate run each target without libFuzzer, on its seeds and on
-//! inputs that earlier runs found (`kept/TARGET/`). Property tests of other crates include some of
-//! the modules.
+//! and runs this program. The tests in this crate run each target without libFuzzer, on its seeds
+//! and on inputs that earlier runs found (`kept/TARGET/`). Some modules are also included in
+//! property tests of other crates.
 
 #![forbid(unsafe_code)]
 
@@ -34,7 +34,7 @@ mod slow;
 mod toml;
 mod tunnel;
 
-/// A fuzz target with its name and its seeds.
+/// A fuzz target: its name, its function and its seeds.
 #[derive(Debug)]
 pub struct Target {
     /// The name for the command line and for the folder in `kept/`.
@@ -98,8 +98,8 @@ mod tests {
         }
     }
 
-    /// The random seed is fixed, so every run uses the same inputs. A long run tests ten million
-    /// inputs.
+    /// The seed of the random generator is fixed, so every run uses the same inputs. A long run
+    /// tests ten million inputs.
     #[test]
     fn mutated_requests_are_accepted_only_if_unambiguous() {
         let count = if std::env::var_os("SLUICEGATE_LONG").is_some() { 10_000_000 } else { 300_000 };

@@ -99,8 +99,8 @@ fn may_be_opened(frame: &[u8]) -> bool {
     })
 }
 
-/// Checks that a sent frame contains the received packet. Only the TTL may differ, and a correct
-/// checksum must remain correct.
+/// Checks that a sent frame contains the received packet. Only the TTL and the header checksum may
+/// differ, and a correct checksum must remain correct.
 fn is_inside(frame: &[u8], out: &[u8]) {
     let (_, came) = network(frame).expect("the forwarded packet is not IP");
     let (_, goes) = carried(out);

@@ -18,7 +18,7 @@ use self::writer::{altered, respelled};
 
 /// Checks that a configuration is either accepted or rejected with problems at the right positions.
 /// An added comment must not change the result. Reordering the keys or spelling the values
-/// differently must not change the configuration. Changing one value must change it.
+/// differently must not change the configuration. Changing one value must change the configuration.
 pub(crate) fn check(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     match parsed(text) {
@@ -35,8 +35,8 @@ pub(crate) fn check(bytes: &[u8]) {
                 let (again, _) = parsed(&written).unwrap_or_else(|problems| panic!("{problems}\n{written}"));
                 assert!(again == config, "{written}");
             }
-            // A warning may mean that a value has no effect. A different value then results in the
-            // same configuration.
+            // A warning may mean that a value has no effect. In this case, a different value
+            // results in the same configuration.
             if warnings.is_empty() {
                 (0..4)
                     .flat_map(|more| altered(&table, turn.wrapping_add(more)))

@@ -93,7 +93,7 @@ fn output(command: &mut Command) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// Files that are copied from the checkout, with their paths in the package.
+/// The files that are copied from the checkout, and their paths in the package.
 const COPIED: &[(&str, &str)] = &[
     ("config/sluicegate.service", "usr/lib/systemd/system/sluicegate.service"),
     ("config/sluicegate-decap.service", "usr/lib/systemd/system/sluicegate-decap.service"),

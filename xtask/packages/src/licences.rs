@@ -1,7 +1,7 @@
 //! Writes one file with the license texts of all linked crates and libraries.
 //!
 //! Each text appears once, below the names of all crates that use it. The license texts of C
-//! libraries come from Debian's `/usr/share/common-licenses`. `cargo xtask tidy` checks that the
+//! libraries come from Debian's `/usr/share/common-licenses`. `cargo xtask tidy` checks that all
 //! licenses are allowed. THIRD-PARTY.md explains the requirements of the LGPL.
 
 use std::collections::BTreeMap;

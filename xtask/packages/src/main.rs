@@ -2,8 +2,8 @@
 //! the systemd units, a bill of materials and the checksums of all files.
 //!
 //! `cargo xtask packages` builds the binary and then runs this program. The packages are
-//! reproducible: the same binary and checkout produce the same bytes. To achieve this, entries are
-//! sorted, owners and modes are fixed, and all times are the time of the commit.
+//! reproducible: the same binary and checkout produce the same bytes. Archive entries are therefore
+//! sorted, their owners and modes are fixed, and all times are the time of the commit.
 #![forbid(unsafe_code)]
 
 mod archive;
@@ -47,7 +47,7 @@ struct Arguments {
     version: Option<String>,
 }
 
-/// The files that systemd needs. Installations of the single binary need them as separate files.
+/// The files that systemd needs. Users who install the single binary need these files separately.
 const UNITS: [&str; 3] = ["sluicegate.service", "sluicegate-decap.service", "sluicegate.sysusers"];
 
 /// The properties that all package formats share.

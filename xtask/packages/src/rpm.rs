@@ -1,8 +1,8 @@
 //! Builds an RPM package.
 //!
 //! The package uses RPM format version 4 with a gzip payload, which every rpm since 4.0 can read.
-//! The scripts are in `xtask/packages/scripts/rpm-*`. The package is not signed. Distributors
-//! sign it themselves.
+//! The scripts are in `xtask/packages/scripts/rpm-*`. The package is not signed, because
+//! distributors sign packages themselves.
 //!
 //! References: the crate `rpm`; the rpm manual on package format version 4.
 

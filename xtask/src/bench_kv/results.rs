@@ -27,7 +27,7 @@ pub(super) struct Turn {
     pub(super) hits: f64,
     /// Requests without a response.
     pub(super) lost: u64,
-    /// Reads that returned a value older than the latest one. The cache lease allows this.
+    /// Reads that returned a value older than the latest value, which the cache lease allows.
     pub(super) old: u64,
 }
 

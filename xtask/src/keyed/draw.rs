@@ -1,6 +1,6 @@
 //! Draws random keys: all with the same probability, by Zipf's law, or mostly from a few hot keys.
 //!
-//! The same seed produces the same sequence of keys in each run. Key 0 is the most popular one.
+//! The same seed produces the same sequence of keys in each run. Key 0 is the most popular key.
 //!
 //! References: Zipf's law with YCSB's exponent 0.99 (Cooper et al., SoCC 2010); xorshift64* (Vigna,
 //! 2016).
@@ -12,8 +12,9 @@ pub(crate) enum Popularity {
     Even,
     /// The probability of key `n`, counted from 0, is proportional to `1 / (n + 1)^exponent`.
     Zipf(f64),
-    /// The first `keys` keys together get the fraction `share` of all requests, and each of them
-    /// has the same probability. The remaining requests are spread evenly over all other keys.
+    /// The first `keys` keys together get the fraction `share` of all requests, with the same
+    /// probability for each of these keys. The remaining requests are spread evenly over all other
+    /// keys.
     Hot { keys: u32, share: f64 },
 }
 

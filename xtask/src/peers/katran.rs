@@ -46,8 +46,8 @@ impl Peer for Katran {
         true
     }
 
-    /// Builds Katran if its source code is available. If not, returns the reason why Katran cannot
-    /// be measured.
+    /// Builds Katran if its source code is available. Otherwise, returns the reason why Katran
+    /// cannot be measured.
     fn missing(&self, stage: &Stage) -> Result<Option<String>> {
         let Some(source) = &self.source else { return Ok(Some(NO_SOURCE.into())) };
         let program = source.join(PROGRAM);
@@ -58,8 +58,8 @@ impl Peer for Katran {
         );
         // The script runs the compiler command from Katran's Makefile. The include paths in this
         // command are relative to Katran's root folder. The two added variables work around a
-        // problem in clang 14, which omits the size of a type that only a nested map uses. libbpf
-        // requires this size.
+        // problem in clang 14, which omits the size of a type that only a nested map uses, although
+        // libbpf requires this size.
         let script = format!(
             "set -o pipefail; (cat {PROGRAM}; echo 'struct flow_key key_; struct real_pos_lru value_;') | \
              clang -I. -Ikatran/lib/linux_includes -D__KERNEL__ -Wno-unused-value -Wno-pointer-sign \

@@ -78,8 +78,8 @@ mod tests {
         let row = |name, taken| Row { packets: vec![turn(taken)], ..Row::new(name, None) };
         let rows = [row("af-xdp-gre", 400e3), row("nginx", 100e3), Row::new("haproxy", None)];
         let drawn = svg(&rows);
-        // The first peer forwards four times as many packets as the second one, at a quarter of the
-        // cost per packet.
+        // The first peer forwards four times as many packets as the second peer, at a quarter of
+        // the cost per packet.
         for bar in ["x=\"118\" y=\"32\" width=\"280.0\"", "x=\"118\" y=\"54\" width=\"70.0\""] {
             assert!(drawn.contains(bar), "{drawn}");
         }

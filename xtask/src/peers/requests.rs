@@ -4,8 +4,9 @@
 //! A request opens a connection, sends a line, receives a line, and waits until the backend closes
 //! the connection. The duration of a request includes all of these steps. Durations are measured
 //! with a single client, and rates with many clients. Client, router and backends share the
-//! processor of the load generator. The rate without a balancer (`direct`) is therefore the upper
-//! limit. Packets that the device under test sends are received on this processor too.
+//! processor of the load generator. The rate without a balancer (`direct`) is therefore an upper
+//! limit for all forwarders. The processor of the load generator also receives the packets that the
+//! device under test sends.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

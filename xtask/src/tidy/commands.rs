@@ -1,8 +1,8 @@
 //! Checks that a test runs every command that the documentation shows.
 //!
 //! A page with shell blocks must be named by one of the [`RUNNERS`], which run all shell blocks of
-//! the pages that they name. Commands in text blocks are run by no test, so each needs an exception
-//! with a reason.
+//! the pages that they name. Tests do not run commands in text blocks, so each such command needs
+//! an exception with a reason.
 
 use std::fs;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn unchecked(pages: &Pages, runners: &str, exceptions: &[Exception]) -> Vec<Stri
     found
 }
 
-/// Commands that no test runs.
+/// An exception for commands that no test runs.
 struct Exception {
     page: &'static str,
     /// A part of the first line of the block.
@@ -63,7 +63,7 @@ const RUNNERS: [&str; 5] = [
     "tests/cluster/routers_page.rs",
     "xtask/src/try_packages.rs",
 ];
-/// Programs that begin a command in a text block.
+/// Program names that identify a command in a text block.
 const PROGRAMS: [&str; 24] = [
     "apt-get",
     "bpftool",

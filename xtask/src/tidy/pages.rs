@@ -48,7 +48,7 @@ fn links(text: &str) -> Vec<Link<'_>> {
     found
 }
 
-/// Returns the reason why a link on the page `name` is broken, or `None` if it has a target.
+/// Returns the reason why a link on the page `name` is broken, or `None` if the link has a target.
 fn broken(checkout: &Path, pages: &Pages, name: &str, target: &str) -> Option<String> {
     let (path, anchor) = target.split_once('#').map_or((target, None), |(path, anchor)| (path, Some(anchor)));
     let there = if path.is_empty() { name.to_owned() } else { beside(name, path) };
@@ -160,7 +160,8 @@ mod tests {
                 ("docs/how-to/add-a-vip.md", text),
                 ("docs/explanation/decisions/README.md", "# Decisions"),
             ];
-            // Findings about alerts are ignored, because these pages have no sections for alerts.
+            // Findings about alerts are ignored, because the test pages have no sections for
+            // alerts.
             let found: Vec<_> =
                 check(root(), &pages(&all)).into_iter().filter(|found| !found.contains(" alert")).collect();
             let is_right =

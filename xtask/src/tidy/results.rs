@@ -37,7 +37,8 @@ pub(super) fn measure(checkout: &Path) -> Result<Measure> {
     Ok(Measure { what: "figures older than the measured code", now: offenders.len(), bar: 0, offenders })
 }
 
-/// Parses the comment lines of a results file. Returns `None` if they name no origin.
+/// Parses the comment lines of a results file. Returns `None` if the comment lines do not name the
+/// origin.
 fn origin(text: &str) -> Option<Origin<'_>> {
     let note = |key: &str| {
         let lines = text.lines().take_while(|line| line.starts_with('#'));

@@ -1,7 +1,7 @@
 //! Parses the Rust sources of the workspace.
 //!
-//! The result is a list of crates with their [`Module`]s. Code that is compiled only for tests is
-//! left out. Each file belongs to one crate, and the first module of a crate is its root. The
+//! The result is a list of crates with their [`Module`]s. The result excludes code that is compiled
+//! only for tests. Each file belongs to one crate, and the first module of a crate is its root. The
 //! modules `circles`, `sizes` and `structs` evaluate the result.
 
 use std::fs;
@@ -37,7 +37,7 @@ pub(crate) struct Module {
     pub(crate) items: Vec<Item>,
 }
 
-/// Selects which crates of the workspace are read.
+/// The part of the workspace whose crates are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     /// The crates of Sluicegate, which are in `crates/`.

@@ -198,7 +198,7 @@ fn comparison(csv: &Csv) -> Result<Vec<[String; 3]>> {
     Ok(PAPER.into_iter().zip(ours).map(|((what, paper), ours)| [what.into(), paper.into(), ours]).collect())
 }
 
-/// The compared quantities, each with the value that the paper states.
+/// The quantities that the results page compares, each with the value that the paper states.
 const PAPER: [(&str, &str); 6] = [
     ("coefficient of variation", "6 to 7 % most of the day"),
     ("overprovision factor", "below 1.2 for over 60 % of the time"),

@@ -14,8 +14,8 @@ pub(super) fn respelled(table: &Table, turn: usize) -> String {
     Writer { spell, leaves: 0 }.document(table)
 }
 
-/// Returns how many values the table contains that are neither tables nor lists, including nested
-/// ones.
+/// Returns the number of values in the table that are neither tables nor lists, including values in
+/// nested tables and lists.
 pub(super) fn leaves(table: &Table) -> usize {
     let mut counting = Writer { spell: |leaf: &Leaf<'_>, _| leaf.value.to_string(), leaves: 0 };
     counting.document(table);
@@ -118,8 +118,8 @@ impl<S: FnMut(&Leaf<'_>, usize) -> String> Writer<S> {
 
     fn value(&mut self, key: &str, value: &Value) -> String {
         match value {
-            // Header names are arbitrary, so one may be identical to a key whose values have a
-            // unit.
+            // Header names are arbitrary, so a header name may be identical to a key whose values
+            // have a unit.
             Value::Table(_) if key == "headers" => value.to_string(),
             Value::Table(table) => {
                 let entry =
