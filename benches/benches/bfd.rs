@@ -22,9 +22,9 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, setsockopt}
 use nix::sys::time::TimeValLike;
 
 fn main() {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("reading the limit of open files");
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("cannot read the limit of open files");
     setrlimit(Resource::RLIMIT_NOFILE, soft.max(8_192).min(hard), hard)
-        .expect("raising the limit of open files");
+        .expect("cannot raise the limit of open files");
     match std::env::args().skip_while(|word| word != PEER_FLAG).nth(1).as_deref() {
         Some("sessions") => drop(start_sessions(THERE, HERE).1.join()),
         Some("bare") => drop(bare(THERE, HERE, Duration::from_secs(3_600))),
@@ -56,8 +56,8 @@ fn with_peer(role: &str, measure: impl FnOnce() -> f64) -> f64 {
         .spawn()
         .expect("this program can be started");
     let result = measure();
-    peer.kill().expect("stopping the peer process");
-    peer.wait().expect("waiting for the peer process");
+    peer.kill().expect("cannot stop the peer process");
+    peer.wait().expect("cannot wait for the peer process");
     result
 }
 
@@ -85,11 +85,11 @@ fn sessions() -> f64 {
 
 fn start_sessions(us: End, them: End) -> (Bfd, std::thread::JoinHandle<()>) {
     let ports = BfdPorts { own: us.port, peer: them.port };
-    let bfd = Bfd::start(ports, |_| {}).expect("starting a thread");
+    let bfd = Bfd::start(ports, |_| {}).expect("cannot start a thread");
     for n in 0..SESSIONS {
         let mut config = BfdConfig::new(&n.to_string(), them.address(n));
         config.local = Some(us.address(n));
-        bfd.add(config).expect("adding a session");
+        bfd.add(config).expect("cannot add a session");
     }
     (bfd, std::thread::spawn(|| sleep(Duration::from_secs(3_600))))
 }
@@ -97,9 +97,9 @@ fn start_sessions(us: End, them: End) -> (Bfd, std::thread::JoinHandle<()>) {
 /// Sends and receives the same packets without BFD. Each iteration sends all packets that are due
 /// and receives all packets that have arrived.
 fn bare(us: End, them: End, time: Duration) -> f64 {
-    let ear = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, us.port)).expect("binding a port");
-    ear.set_nonblocking(true).expect("configuring a socket");
-    setsockopt(&ear, Ipv4RecvTtl, &true).expect("configuring a socket");
+    let ear = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, us.port)).expect("cannot bind a port");
+    ear.set_nonblocking(true).expect("cannot configure a socket");
+    setsockopt(&ear, Ipv4RecvTtl, &true).expect("cannot configure a socket");
     let mouths: Vec<UdpSocket> = (0..SESSIONS).map(|n| mouth(us.address(n), them, n)).collect();
     let packet = [0x20; 24];
     let mut buffers = vec![[0; 64]; 64];
@@ -128,9 +128,9 @@ fn bare(us: End, them: End, time: Duration) -> f64 {
 }
 
 fn mouth(local: IpAddr, them: End, n: u16) -> UdpSocket {
-    let socket = UdpSocket::bind(SocketAddr::new(local, 49_152 + n)).expect("binding a port");
-    socket.connect((them.address(n), them.port)).expect("connecting to the peer");
-    socket.set_nonblocking(true).expect("configuring a socket");
+    let socket = UdpSocket::bind(SocketAddr::new(local, 49_152 + n)).expect("cannot bind a port");
+    socket.connect((them.address(n), them.port)).expect("cannot connect to the peer");
+    socket.set_nonblocking(true).expect("cannot configure a socket");
     socket
 }
 

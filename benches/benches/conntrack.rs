@@ -116,7 +116,7 @@ impl Bed {
 }
 
 fn empty(capacity: usize) -> FlowTable {
-    FlowTable::new(&Config { capacity, ..Config::default() }).expect("allocating a table of valid capacity")
+    FlowTable::new(&Config { capacity, ..Config::default() }).expect("cannot allocate the table")
 }
 
 fn flow(number: u32) -> Flow {

@@ -49,7 +49,7 @@ fn names(count: u32) -> Vec<Name> {
 /// Returns a full table, and more datagrams than the table holds, so that each datagram is new.
 fn bed() -> (FragmentTable<u64>, Vec<Name>) {
     let config = Config::default();
-    let mut table = FragmentTable::new(&config).expect("allocating a table of the default size");
+    let mut table = FragmentTable::new(&config).expect("cannot allocate a table of the default size");
     let names = names(u32::try_from(BATCH).expect("the batch is small") * 2_048);
     for Name { key, hash, .. } in &names {
         let _ = table.first(&Fragment { key, hash: *hash, extent: FIRST }, 1, 7, Millis(0));
@@ -106,7 +106,7 @@ fn floods(c: &mut Criterion) {
     let mut group = c.benchmark_group("fragments");
     group.throughput(Throughput::Elements(BATCH as u64));
     let mut table =
-        FragmentTable::<u64>::new(&Config::default()).expect("allocating a table of the default size");
+        FragmentTable::<u64>::new(&Config::default()).expect("cannot allocate a table of the default size");
     let names = names(u32::try_from(BATCH).expect("the batch is small") * 2_048);
     let mut batches = names.chunks_exact(BATCH).cycle();
     for Name { key, hash, source } in &names {

@@ -44,7 +44,7 @@ const STARTS: u64 = 32;
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let number = |word: &str| word.parse().expect("binding a port");
+    let number = |word: &str| word.parse().expect("the argument is not a number");
     match words[..] {
         ["listen"] => listen(),
         ["scheduler", port, count] => scheduler(number(port), number(count)),
@@ -138,34 +138,34 @@ fn run(role: &str, ports: &str) -> Used {
     let mut process = child(&arguments);
     let line = line_of(&mut process);
     let numbers: Vec<f64> =
-        line.split(' ').map(|word| word.parse().expect("the contender prints numbers")).collect();
-    assert!(process.wait().expect("waiting for the contender").success());
+        line.split(' ').map(|word| word.parse().expect("the measured program prints numbers")).collect();
+    assert!(process.wait().expect("cannot wait for the measured program").success());
     let [started, passed, failed, seconds, user_us, system_us] = numbers[..] else {
-        panic!("the contender did not print six numbers")
+        panic!("the measured program did not print six numbers")
     };
     Used { started, passed, failed, seconds, user_us, system_us }
 }
 
 fn child(arguments: &[&str]) -> Child {
     let program = std::env::current_exe().expect("this program has a path");
-    Command::new(program).args(arguments).stdout(Stdio::piped()).spawn().expect("starting a process")
+    Command::new(program).args(arguments).stdout(Stdio::piped()).spawn().expect("cannot start a process")
 }
 
 fn line_of(process: &mut Child) -> String {
     let output = process.stdout.as_mut().expect("piped");
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("reading a line");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("cannot read a line");
     line.trim().to_owned()
 }
 
 /// Accepts TCP connections on one port. Sends the number of accepted connections in response to a
 /// datagram on a UDP port.
 fn listen() {
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("binding a port");
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("cannot bind a port");
     // The default backlog of 128 connections is full after 13 ms, which is too short on a busy
     // machine.
-    nix::sys::socket::listen(&listener, Backlog::MAXCONN).expect("setting the backlog");
-    let counter = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("binding a port");
+    nix::sys::socket::listen(&listener, Backlog::MAXCONN).expect("cannot set the backlog");
+    let counter = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("cannot bind a port");
     let port = |address: std::io::Result<SocketAddr>| address.expect("the socket has an address").port();
     println!("{} {}", port(listener.local_addr()), port(counter.local_addr()));
     let taken = Arc::new(AtomicU64::new(0));
@@ -185,11 +185,11 @@ fn listen() {
 
 /// Returns the number of connections that the listener has accepted so far.
 fn taken(count: u16) -> u64 {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("binding a port");
-    socket.connect((Ipv4Addr::LOCALHOST, count)).expect("connecting to the listener");
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("cannot bind a port");
+    socket.connect((Ipv4Addr::LOCALHOST, count)).expect("cannot connect to the listener");
     socket.send(&[0]).expect("sent");
     let mut answer = [0; 8];
-    socket.recv(&mut answer).expect("reading the count");
+    socket.recv(&mut answer).expect("cannot read the count");
     u64::from_be_bytes(answer)
 }
 
@@ -232,7 +232,7 @@ fn check(port: u16) -> Arc<Check> {
 fn scheduler(port: u16, count: u16) {
     let check = check(port);
     let (health, mut events) =
-        Health::start(|_, _| Dialer::Direct, CheckHops::default()).expect("starting a thread");
+        Health::start(|_, _| Dialer::Direct, CheckHops::default()).expect("cannot start a thread");
     let target = |n: u32| Watched {
         key: TargetKey { address: IpAddr::V4(address(n)), check: Arc::clone(&check), through: None },
         slot: None,
@@ -360,7 +360,8 @@ impl Bare {
 
 fn begin_check(epoll: &Epoll, n: u32, port: u16, place: u64) -> OwnedFd {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None).expect("configuring a socket");
+    let socket =
+        socket(AddressFamily::Inet, SockType::Stream, flags, None).expect("cannot configure a socket");
     setsockopt(&socket, sockopt::Linger, &linger { l_onoff: 1, l_linger: 0 }).expect("linger");
     let SocketAddr::V4(peer) = SocketAddr::new(IpAddr::V4(address(n)), port) else {
         unreachable!("the address is IPv4")

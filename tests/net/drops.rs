@@ -20,7 +20,7 @@ fn rises(scene: &Scene, reason: &str, count: u64, act: impl FnOnce()) {
     assert_eq!(
         sum(&after) - sum(&before),
         count,
-        "other reasons than {reason} increased, {:?}",
+        "drop counters other than {reason} increased, {:?}",
         after.drops()
     );
     assert_eq!(after.sent(), before.sent(), "{reason}");

@@ -37,7 +37,7 @@ impl Stall {
                 }
             }
         }
-        ensure!(!stall.threads.is_empty(), "no thread has a name with {prefix}");
+        ensure!(!stall.threads.is_empty(), "no thread name begins with {prefix}");
         stall.threads.iter().try_for_each(|&thread| ptrace::interrupt(thread))?;
         for &thread in &stall.threads {
             waitpid(thread, Some(WaitPidFlag::__WALL))?;

@@ -57,7 +57,7 @@ fn commands(host: &Host) -> Result<String> {
     let section = rest.split("\n## ").next().unwrap_or_default();
     let blocks = section.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
     let text: String = blocks.collect();
-    ensure!(PAGE_ADDRESSES.iter().all(|address| text.contains(address)), "the page has other addresses");
+    ensure!(PAGE_ADDRESSES.iter().all(|address| text.contains(address)), "the page lacks an address");
     let [v4, v6] = PAGE_ADDRESSES;
     Ok(text.replace(v6, &host.v6.to_string()).replace(v4, &host.v4.to_string()))
 }

@@ -35,7 +35,7 @@ impl Readme {
 /// Runs the commands one after the other in one minimal Debian root. If a command fails, the next
 /// commands still run.
 pub(crate) fn run(commands: &[Readme]) -> Result<()> {
-    setup::require_root("a bare root")?;
+    setup::require_root("creating a Debian root")?;
     setup::ensure(setup::BARE)?;
     let folder = Folder::new("bare")?;
     let bare = folder.path().join("root");

@@ -112,7 +112,7 @@ impl ReplicaFigures {
         expect(*owned > 0, format!("replicas: {server} had no key"));
         expect(
             read == keys && missed + wrong == 0,
-            format!("replicas: without {server} {read} of {keys} keys read, {missed} missed, {wrong} wrong"),
+            format!("replicas: without {server}, {read} of {keys} keys read, {missed} missed, {wrong} wrong"),
         );
         expect(stored == keys, format!("replicas: {stored} of {keys} keys were stored again"));
         faults

@@ -48,7 +48,7 @@ enum How {
 pub(crate) fn run(names: &[String], only_draw: bool, binary: Option<&Path>) -> Result<()> {
     let chosen = if only_draw { Vec::new() } else { chosen(names)? };
     if chosen.iter().any(|figure| matches!(figure.how, How::Veth(_))) {
-        setup::require_root("figures 8, 9-veth and kv")?;
+        setup::require_root("measuring figures 8, 9-veth and kv")?;
     }
     let folder = root().join(RESULTS);
     fs::create_dir_all(&folder)?;

@@ -86,7 +86,7 @@ pub(crate) fn compare() -> Result<()> {
     let grown: Vec<String> = grown.collect();
     ensure!(
         grown.is_empty(),
-        "instructions have grown by more than a tenth (run `cargo xtask bench instructions` to accept): {}",
+        "instruction counts have grown by more than a tenth (run `cargo xtask bench instructions` to accept): {}",
         grown.join("; ")
     );
     Ok(())

@@ -79,10 +79,10 @@ mod tests {
             Figure::ALL.into_iter().filter_map(|figure| Some((figure, committed(figure.name())?))).collect();
         assert!(!there.is_empty());
         let read = |name: &str| fs::read_to_string(Path::new(RESULTS).join(name)).unwrap();
-        assert!(read("README.md") == page(&there).unwrap(), "the page: run cargo xtask figures --draw");
+        assert!(read("README.md") == page(&there).unwrap(), "outdated page, run cargo xtask figures --draw");
         for (figure, csv) in there {
             let name = format!("figure-{}.svg", figure.name());
-            assert!(read(&name) == figure.draw(&csv).unwrap(), "{name}: run cargo xtask figures --draw");
+            assert!(read(&name) == figure.draw(&csv).unwrap(), "outdated {name}, run cargo xtask figures --draw");
         }
     }
 }

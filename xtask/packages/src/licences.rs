@@ -37,7 +37,7 @@ fn page(by_text: BTreeMap<String, Vec<String>>, bare: &[String]) -> String {
     let mut texts: Vec<_> = by_text.into_iter().map(|(text, names)| (names, text)).collect();
     texts.sort();
     let mut page = String::from(
-        "License texts of the crates and libraries in the static binary. Each text is below the names of all that use it.\n",
+        "License texts of the crates and libraries in the static binary. Each text is below the names of all crates that use it.\n",
     );
     if !bare.is_empty() {
         page += &format!("Crates without a license text, with their license:\n  {}\n", bare.join("\n  "));

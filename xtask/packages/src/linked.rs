@@ -152,7 +152,7 @@ fn libraries(crates: &[Crate], rustc: &str, debian: impl Fn(&str) -> Result<Stri
         let version = crates.iter().find(|one| one.name == name).map(|one| one.version.as_str());
         let (_, version) = version
             .and_then(|version| version.split_once('+'))
-            .with_context(|| format!("crate {name} does not include the C library version in its version"))?;
+            .with_context(|| format!("the version of {name} lacks its C library's version"))?;
         anyhow::Ok(version.trim_start_matches('v').to_owned())
     };
     let of_debian = |name: &'static str, package: &str, licence: &'static str| {

@@ -23,7 +23,7 @@ impl Balancer {
         let (names, serving) = (names(endpoints as usize), vec![true; endpoints as usize]);
         let config = Config { capacity: flows, ..Config::default() };
         let table = build(&names, &serving, slots);
-        Self { names, slots, serving, table, flows: FlowTable::new(&config).expect("allocating the table") }
+        Self { names, slots, serving, table, flows: FlowTable::new(&config).expect("not enough memory") }
     }
 
     /// Returns the endpoint that gets the packet. A known connection keeps its endpoint while the
