@@ -82,7 +82,10 @@ mod tests {
         assert!(read("README.md") == page(&there).unwrap(), "outdated page, run cargo xtask figures --draw");
         for (figure, csv) in there {
             let name = format!("figure-{}.svg", figure.name());
-            assert!(read(&name) == figure.draw(&csv).unwrap(), "outdated {name}, run cargo xtask figures --draw");
+            assert!(
+                read(&name) == figure.draw(&csv).unwrap(),
+                "outdated {name}, run cargo xtask figures --draw"
+            );
         }
     }
 }

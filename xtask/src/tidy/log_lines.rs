@@ -57,8 +57,7 @@ pub(super) fn gather(name: &str, text: &str, lines: &mut Lines) -> Vec<String> {
         let new = Line { at, section: section(name), change, text: comment_above(&source, line) };
         let known = lines.entry((level, event)).or_insert_with(|| Line { text: None, ..new.clone() });
         if known.text.is_some() && new.text.is_some() && known.text != new.text {
-            findings
-                .push(format!("{}: the same event as at {} has a different comment", new.at, known.at));
+            findings.push(format!("{}: the same event as at {} has a different comment", new.at, known.at));
         }
         known.text = known.text.take().or(new.text);
         known.change = known.change.take().or(new.change);

@@ -155,11 +155,11 @@ pub(crate) fn section(csv: &Csv) -> Result<String> {
     text += &format!(
         "\nThe paper does not describe its traffic. The simulation makes these assumptions:\n\n\
          - Connections arrive at random (Poisson) and independently, {} per second per endpoint on average.\n\
-         - The rate varies over the day. It is highest at 20:00, which is 4.2 times the lowest rate at 4:00.\n\
-         - A client sends 4 to 1,000 packets (Pareto, shape 1.3). The second packet follows a quarter of a second after the SYN.\n\
-         - The median duration of a connection is 4 s (log-normal, sigma 1.5, at most 10 minutes). Its packets are evenly spaced.\n\
+         - The rate varies over the day. The maximum at 20:00 is 4.2 times the minimum at 4:00.\n\
+         - A client sends 4 to 1,000 packets on a connection (Pareto, shape 1.3). The second packet follows a quarter of a second after the SYN.\n\
+         - The median duration of a connection is 4 s (log-normal, sigma 1.5, at most 10 minutes). The packets of a connection are evenly spaced.\n\
          - Every endpoint has weight 1 and fails once in the day, at a random time, for 60 s.\n\n\
-         At this rate an endpoint gets about {} connections in five minutes. With that number, the random arrival of connections is enough to cause the variation that the paper reports. The next figure shows higher and lower rates.\n",
+         At this rate an endpoint gets about {} connections in five minutes. With so few connections, their random arrival is enough to cause the variation that the paper reports. The next figure shows higher and lower rates.\n",
         DAY.arrivals,
         csv.note(MEAN)?,
     );
