@@ -68,7 +68,7 @@ impl Bed {
         let mut random = 1;
         for i in (1..flows.len()).rev() {
             random = sip.hash(&u64::to_le_bytes(random));
-            #[expect(clippy::cast_possible_truncation, reason = "below i + 1")]
+            #[expect(clippy::cast_possible_truncation, reason = "the result is below i + 1")]
             flows.swap(i, (random % (i as u64 + 1)) as usize);
         }
         let queries = flows.iter().map(|f| Query { hash: sip.hash(f), signal: Signal::Data }).collect();

@@ -158,7 +158,7 @@ fn combined_faults_break_no_download_of_healthy_backends() {
     }
     let (downloads, length) = (count(20, 200), Duration::from_secs(count(10, 50) as u64));
     let (start, time) = (Instant::now(), Duration::from_secs(count(20, 1_800) as u64));
-    #[expect(clippy::cast_precision_loss, reason = "packets a second")]
+    #[expect(clippy::cast_precision_loss, reason = "the rate is far below 2^52")]
     let floods = floods(&scene, count(300, 1_000) as f64);
     let (mut waves, mut whole, mut broken, mut warm) = (0, 0, 0, None);
     while start.elapsed() < time || waves < 2 {

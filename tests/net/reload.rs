@@ -167,7 +167,7 @@ fn restart_moves_only_flows_of_changed_slots() {
     let changed = changed_share(&[1, 1, 1], &[1, 1, 2]);
     let all = 2 * flows;
     println!("{moved} of {all} flows moved; {:.2} % of the table's slots changed", 100.0 * changed);
-    #[expect(clippy::cast_precision_loss, reason = "a few hundred flows")]
+    #[expect(clippy::cast_precision_loss, reason = "the numbers are far below 2^52")]
     let (moved, all) = (moved as f64, all as f64);
     // The accepted deviation is six standard deviations of the number of moved flows.
     let margin = 6.0 * (all * changed * (1.0 - changed)).sqrt();

@@ -48,7 +48,7 @@ pub fn send_at(ns: &Namespace, device: &str, frames: Vec<Vec<u8>>, per_second: f
         let slices: Vec<[IoSlice<'_>; 1]> = frames.iter().map(|frame| [IoSlice::new(frame)]).collect();
         let (to, start, mut sent) = ([Some(to); PACED], Instant::now(), 0);
         while sent < slices.len() {
-            #[expect(clippy::cast_precision_loss, reason = "frames of one test")]
+            #[expect(clippy::cast_precision_loss, reason = "the count is far below 2^52")]
             let due = start + Duration::from_secs_f64(sent as f64 / per_second);
             sleep(due.saturating_duration_since(Instant::now()));
             let batch = &slices[sent..slices.len().min(sent + PACED)];
@@ -89,7 +89,7 @@ impl Flood {
             while !until.load(Ordering::Relaxed) {
                 let frames = round();
                 for batch in frames.chunks(PACED) {
-                    #[expect(clippy::cast_precision_loss, reason = "frames of one test")]
+                    #[expect(clippy::cast_precision_loss, reason = "the count is far below 2^52")]
                     sleep(Duration::from_secs_f64(batch.len() as f64 / per_second));
                     for frame in batch {
                         sent += u64::from(sendto(fd.as_raw_fd(), frame, &to, MsgFlags::empty()).is_ok());

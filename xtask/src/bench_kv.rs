@@ -142,7 +142,7 @@ fn hits(running: &Running<'_>) -> Result<u64> {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of seconds")]
+#[expect(clippy::cast_precision_loss, reason = "the counts are far below 2^52")]
 fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }

@@ -219,7 +219,7 @@ impl CacheFigures {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of seconds")]
+#[expect(clippy::cast_precision_loss, reason = "the counts are far below 2^52")]
 fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }

@@ -23,7 +23,7 @@ pub(crate) fn percentile(sorted: &[Duration], per_mille: usize) -> Duration {
 }
 
 /// Returns the number of events per second.
-#[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+#[expect(clippy::cast_precision_loss, reason = "the counts are far below 2^52")]
 pub(crate) fn rate(events: u64, time: Duration) -> f64 {
     events as f64 / time.as_secs_f64()
 }

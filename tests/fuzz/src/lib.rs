@@ -24,7 +24,7 @@ mod ipvs_rules;
 mod key_mutations;
 mod key_requests;
 #[path = "../../../crates/kv-switch/src/memcached/tests/oracle.rs"]
-#[expect(clippy::unwrap_used, reason = "a test's module")]
+#[expect(clippy::unwrap_used, reason = "the module is written for tests")]
 mod memcached;
 mod pipeline;
 #[path = "../../../crates/packet/src/parse/tests/readers.rs"]

@@ -59,7 +59,7 @@ impl Draw {
     }
 
     /// Returns a random number that is at least 0 and less than 1.
-    #[expect(clippy::cast_precision_loss, reason = "53 bits")]
+    #[expect(clippy::cast_precision_loss, reason = "53 bits are exact in an f64")]
     pub(crate) fn part(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }

@@ -46,7 +46,7 @@ impl Line {
         let colour = if name.starts_with("af-") { "#1f6fb2" } else { "#9aa5b1" };
         let bar = |left: usize, value: f64, scale: f64, label: String| {
             let length = value * scale;
-            #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
+            #[expect(clippy::cast_precision_loss, reason = "the width is far below 2^52")]
             let after = left as f64 + length + 4.0;
             format!(
                 "<rect x=\"{left}\" y=\"{y}\" width=\"{length:.1}\" height=\"16\" fill=\"{colour}\"/>\

@@ -55,14 +55,14 @@ impl Traffic {
     }
 
     /// Returns how many connections open in a tick. `second` is the time since midnight in seconds.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is small")]
     pub(super) fn arrivals(&mut self, second: f64) -> u32 {
         let mean = self.per_tick * activity(second);
         Poisson::new(mean).expect("the mean is positive").sample(&mut self.random) as u32
     }
 
     /// Returns a new connection with a random number of packets and a random duration.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 16 bits")]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "values are clamped to 16 bits")]
     pub(super) fn connection(&mut self) -> Connection {
         let packets = self.packets.sample(&mut self.random).min(MOST_PACKETS) as u16;
         let ticks = self.seconds.sample(&mut self.random).min(MOST_SECONDS) * f64::from(TICKS_PER_SECOND);
@@ -88,7 +88,7 @@ impl Traffic {
 
 /// Returns the load at this time relative to the mean load of the day. Loads between two full hours
 /// are interpolated.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is small")]
 fn activity(second: f64) -> f64 {
     let hour = (second / 3_600.0).rem_euclid(24.0);
     let (whole, part) = (hour as usize % 24, hour.fract());
