@@ -177,7 +177,7 @@ fn combined_faults_break_no_download_of_healthy_backends() {
     let counts = scene.balanced(10 * BOUND);
     let ((descriptors, resident), warm) = (footprint(&scene), warm.unwrap());
     println!(
-        "{waves} waves in {:?}: {whole} downloads whole, {broken} broken by their backend's death; sent {sent:?}; \
+        "{waves} waves in {:?}: {whole} downloads whole, {broken} broken by a backend failure; sent {sent:?}; \
          {} received, {} lost before threads, dropped {:?}; descriptors {} then {descriptors}, resident {} KiB then {resident}",
         start.elapsed(),
         counts.received(),

@@ -96,7 +96,7 @@ fn turns(stage: &Stage, peer: &dyn Peer, capacity: f64) -> Result<([Turn; SHARES
     stage.probe(&running, &traffic)?;
     let mut turns = [Turn::default(); SHARES.len()];
     for (turn, share) in turns.iter_mut().zip(SHARES) {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the rate fits in 32 bits")]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it fits in 32 bits")]
         let pace = (capacity * f64::from(share) / 100.0) as u32;
         let traffic = Traffic { pace, probes: PROBES_APART, ..traffic.clone() };
         for _ in 0..TRIES {

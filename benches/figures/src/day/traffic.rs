@@ -62,7 +62,7 @@ impl Traffic {
     }
 
     /// Returns a new connection with a random number of packets and a random duration.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "values are clamped to 16 bits")]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 16 bits")]
     pub(super) fn connection(&mut self) -> Connection {
         let packets = self.packets.sample(&mut self.random).min(MOST_PACKETS) as u16;
         let ticks = self.seconds.sample(&mut self.random).min(MOST_SECONDS) * f64::from(TICKS_PER_SECOND);
