@@ -54,9 +54,9 @@ impl History {
         Some(Age { when_sent: since(read.sent), sure: since(read.since) })
     }
 
-    /// Checks whether a read could detect an error. It could if, with a balancer that serves cached
-    /// values for twice the lease, it would return a value that was overwritten more than one lease
-    /// earlier. Returns the key and the index of the overwriting write.
+    /// Checks whether a read is conclusive: a balancer that served cached values for twice the
+    /// lease would have returned a value that was overwritten more than one lease earlier. Returns
+    /// the key and the index of the overwriting write.
     pub(crate) fn would_tell(&self, read: &Read, lease: Duration) -> Option<(usize, usize)> {
         let writes = &self.writes[read.key];
         let over = writes.partition_point(|write| write.acknowledged + lease < read.since).checked_sub(1)?;

@@ -18,8 +18,8 @@ use crate::pair::Key;
 use crate::rejoin;
 use crate::scene::{BOUND, PATIENT, SILENCE, Scene, config, memcached_with};
 
-/// Enables a strict cache. Without invalidation, it would serve an overwritten value for up to one
-/// more second.
+/// Enables a strict cache. Without invalidation, this cache would serve an overwritten value for up
+/// to one more second.
 const STRICT: &str = ", cache = { memory = \"16MiB\", lease = \"1s\", strict = true }";
 const HOT_KEYS: usize = 12;
 const READERS: usize = 6;

@@ -140,7 +140,7 @@ fn wave(scene: &mut Scene, number: usize, downloads: usize, length: Duration) ->
     let ended = running.join();
     let (broke, whole): (Vec<_>, Vec<_>) = ended.into_iter().partition(|one| one.broke.is_some());
     let others: Vec<_> = broke.iter().filter(|one| one.backend != name).collect();
-    assert!(others.is_empty(), "wave {number}: {others:?}\n{}", scene.diagnosis());
+    assert!(others.is_empty(), "round of faults {number}: {others:?}\n{}", scene.diagnosis());
     (whole.len(), broke.len())
 }
 
@@ -186,10 +186,14 @@ fn combined_faults_break_no_download_of_healthy_backends() {
         warm.0,
         warm.1
     );
-    assert!(descriptors <= warm.0 + 4, "{descriptors} open descriptors, but {} after the first wave", warm.0);
+    assert!(
+        descriptors <= warm.0 + 4,
+        "{descriptors} open descriptors, but {} after the first round of faults",
+        warm.0
+    );
     assert!(
         resident < warm.1 + 16 * 1024,
-        "{resident} KiB of resident memory, but {} KiB after the first wave",
+        "{resident} KiB of resident memory, but {} KiB after the first round of faults",
         warm.1
     );
     scene.ask(true, 8);

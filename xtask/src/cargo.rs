@@ -11,9 +11,9 @@ use serde_json::Value;
 /// Returns a cargo command that runs in the workspace root. Variables that the outer `cargo run`
 /// sets for the package `xtask` are removed.
 ///
-/// Some build scripts, such as the build script of `ring`, watch these variables. Otherwise these
-/// scripts would run again whenever the outer and the inner cargo alternate, and all dependent
-/// crates would be rebuilt.
+/// Some build scripts, such as the build script of `ring`, watch these variables. If the variables
+/// were kept, these scripts would run again whenever the outer and the inner cargo alternate, and
+/// all dependent crates would be rebuilt.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
