@@ -1,14 +1,14 @@
 //! Measures how memory use, reload time and packet cost grow with the number of VIPs, pools and
 //! backends.
 //!
-//! Each of these three counts varies by a factor of 1,000. The largest row has 10,000 VIPs, 1,000
-//! pools and 100,000 backends. The output is CSV. Each row runs in its own process, so that rows do
-//! not share memory. `read` is the time to read and check the file, and `compile` the time to build
-//! a snapshot in which every table has changed. `resident` is the memory use with one configuration
-//! and its snapshot, and `peak` is the maximum memory use while a second snapshot was built.
-//! `packet` contains the minimum and the median time per packet over all batches, for 100,000 IPv6
-//! flows that are encapsulated with GRE over IPv6. The last rows measure the connection table
-//! separately.
+//! The rows vary each of these three counts by a factor of 1,000. The largest row has 10,000 VIPs,
+//! 1,000 pools and 100,000 backends. The output is CSV. Each row runs in its own process, so that
+//! rows do not share memory. `read` is the time to read and check the file, and `compile` the time
+//! to build a snapshot in which every table has changed. `resident` is the memory use with one
+//! configuration and its snapshot, and `peak` is the maximum memory use while a second snapshot was
+//! built. `packet` contains the minimum and the median time per packet over all batches, for
+//! 100,000 IPv6 flows that are encapsulated with GRE over IPv6. The last rows measure the
+//! connection table separately.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -117,8 +117,8 @@ struct Loaded {
     compile: Duration,
 }
 
-/// Loads and compiles a configuration like a reload. Only the first load resolves next hops; later
-/// calls get the next hops in `ways`.
+/// Loads and compiles a configuration in the same way as a reload. Only the first load resolves
+/// next hops; later calls get the next hops in `ways`.
 fn load(path: &Path, compiler: &mut Compiler, generation: u64, ways: Option<Table>) -> (Loaded, Table) {
     let start = Instant::now();
     let config = config::load(path).expect("the configuration is valid").0;

@@ -17,7 +17,7 @@ pub enum Traffic {
     Beside(u32, Flood),
     /// Flood packets that arrive after this number of flows was established.
     After(u32, Flood),
-    /// Packets that are dropped for this reason.
+    /// Packets that the forwarder drops. The value is the reason.
     Dropped(Flaw),
     /// Memcached requests for random keys. The value is the number of different keys.
     Gets(u32),

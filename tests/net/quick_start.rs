@@ -37,7 +37,8 @@ fn sections_named(page: &'static str, headings: &[&str]) -> Vec<Section> {
 /// Runs a script, and returns its output by heading.
 pub(crate) fn run(script: &str) -> BTreeMap<String, String> {
     // Locked memory is counted per user, and all units of the balancer have the same user. If a
-    // test cannot raise the limit, the limit allows the packet memory of only one process.
+    // test cannot raise the limit of locked memory, only the packet memory of one process fits
+    // below it.
     static UNITS: Mutex<()> = Mutex::new(());
     let is_unit = script.contains("systemctl");
     let _one_at_a_time = is_unit.then(|| UNITS.lock().unwrap_or_else(PoisonError::into_inner));

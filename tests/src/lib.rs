@@ -2,7 +2,7 @@
 //!
 //! A testbed consists of unnamed network namespaces, veth links and real balancer processes. A test
 //! describes the testbed with a [`BedSpec`], and then sends requests and frames and starts
-//! processes on each [`Host`]. Real router daemons can take part as well. The testbed does not
+//! processes on each [`Host`]. A testbed can also contain real router daemons. The testbed does not
 //! evaluate results: this is the task of the tests and of `cargo xtask demo`.
 //!
 //! Every child process ends with the thread that started it, so a killed test leaves no process or

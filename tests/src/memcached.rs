@@ -15,8 +15,8 @@ pub const MEMCACHED_PORT: u16 = 11_211;
 /// UDP.
 ///
 /// # Errors
-/// Returns an error if memcached is not installed or does not respond. The message contains its
-/// output.
+/// Returns an error if memcached is not installed or does not respond. The message contains the
+/// output of the server.
 pub fn start_memcached(bed: &Bed, host: &Host, more: &[&str]) -> Result<Process> {
     start_memcached_at(host, bed.spec.vips.iter().copied().chain([host.v4.into()]), more)
 }

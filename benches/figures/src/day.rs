@@ -30,8 +30,8 @@ struct Assumptions {
     arrivals: f64,
     /// The length of the day from midnight, in seconds.
     seconds: u32,
-    /// The simulated seconds before midnight. The simulation opens connections during this time
-    /// that already exist when the day begins.
+    /// The length of the simulated time before midnight, in seconds. The simulation opens
+    /// connections during this time that already exist when the day begins.
     warm_up_seconds: u32,
     /// The duration of a failure in seconds. Each endpoint fails once.
     outage_seconds: u32,
