@@ -5,8 +5,9 @@
 //! scheduler and the bare loop are each measured for ten seconds, after a warm-up of two seconds. A
 //! measurement gives the user plus system time per passed check. The result is the median ratio of
 //! five alternating pairs of measurements (an argument sets a different number of pairs). Budget:
-//! 1.5. A pair is repeated because the machine was too busy if either program made fewer than 9,900
-//! checks per second, or if its numbers of started and passed checks differ by more than 0.1 %.
+//! 1.5. A pair is repeated if either program made fewer than 9,900 checks per second, or if its
+//! numbers of started and passed checks differ by more than 0.1 %, because the machine was too busy
+//! for a valid result.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -4,7 +4,7 @@
 //! The configuration has 1,000 VIPs with 200 pools of 100 backends each, in 1.4 MB of TOML. `read`
 //! reads and checks the file. `compile` builds the snapshot, in which every Maglev table has
 //! changed. Goal: a reload takes at most 300 ms from the file to the live snapshot. Publishing the
-//! snapshot takes only a few milliseconds of this time (`tests/net/control.rs`).
+//! snapshot takes only a few milliseconds (`tests/net/control.rs`).
 
 use std::fmt::Write as _;
 use std::fs;

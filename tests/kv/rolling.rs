@@ -13,7 +13,7 @@ use crate::load::{Load, Way, Writer};
 use crate::pair::Pair;
 use crate::scene::BOUND;
 
-/// The number of readers: one per address family and balancer.
+/// The number of readers: one for each combination of address family and balancer.
 const READERS: usize = 4;
 const LEASE: Duration = Duration::from_millis(500);
 const CACHE: &str = ", cache = { memory = \"16MiB\", lease = \"500ms\" }";

@@ -128,7 +128,7 @@ fn vips_and_pings_work_on_both_interfaces() {
 fn fragments_cross_interfaces() {
     for ipv4 in [true, false] {
         let scene = scene([4, 2], with_inbox);
-        // IPv6 packets arrive on the second interface and leave on the second interface.
+        // IPv6 packets arrive and leave on the second interface.
         vips_by_back(&scene, false);
         let inboxes = inboxes(&scene, ipv4);
         let vip = scene.bed.vip(ipv4, INBOX_PORT);

@@ -74,8 +74,8 @@ mod tests {
         let text = fs::read_to_string(root().join("docs/how-to/install.md")).unwrap();
         let there = sections(&text);
         for (section, _) in &there {
-            // The script has no container engine. For sections with container commands, it runs
-            // only the program of the image, with the options in the section.
+            // The script has no container engine. For sections with container commands, the script
+            // runs only the program of the image, with the options in the section.
             assert!(
                 script.contains(section.as_str()),
                 "xtask/try-packages does not run the section {section}"

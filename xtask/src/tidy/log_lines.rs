@@ -4,8 +4,8 @@
 //! Each `error!`, `warn!` and `info!` becomes a row with its level, its event and its `change`
 //! field. The text of the row is the `// log: ` comment above the macro. A macro without this
 //! comment is a finding, and so are two macros with the same event and different comments. A page
-//! that differs from the sources is a finding too. Macros in tests, and those with level `debug` or
-//! `trace`, are ignored.
+//! that differs from the sources is a finding too. Macros in tests and macros with level `debug` or
+//! `trace` are ignored.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
