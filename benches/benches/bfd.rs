@@ -2,10 +2,10 @@
 //!
 //! The row `sessions` measures the BFD thread of the crate `bgp`. The row `bare` measures a loop
 //! without BFD, which sends and receives the same number of packets over sockets with the same
-//! options. Both rows exchange packets with a peer process over loopback. Rounds of the two rows
-//! alternate and have the same length. CPU time is user plus system time. Budget: a packet of
-//! `sessions` costs at most 1.5 times a packet of `bare`. The benchmark needs 2,100 file
-//! descriptors.
+//! options. `sessions` and `bare` exchange packets with a peer process over loopback. Rounds of the
+//! two rows alternate and have the same length. CPU time is user plus system time. Budget: a packet
+//! of `sessions` takes at most 1.5 times as much CPU time as a packet of `bare`. The benchmark
+//! needs 2,100 file descriptors.
 
 use std::io::IoSliceMut;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -22,9 +22,9 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, setsockopt}
 use nix::sys::time::TimeValLike;
 
 fn main() {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("reading the limit of open files");
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("cannot read the limit of open files");
     setrlimit(Resource::RLIMIT_NOFILE, soft.max(8_192).min(hard), hard)
-        .expect("raising the limit of open files");
+        .expect("cannot raise the limit of open files");
     match std::env::args().skip_while(|word| word != PEER_FLAG).nth(1).as_deref() {
         Some("sessions") => drop(start_sessions(THERE, HERE).1.join()),
         Some("bare") => drop(bare(THERE, HERE, Duration::from_secs(3_600))),
@@ -56,13 +56,13 @@ fn with_peer(role: &str, measure: impl FnOnce() -> f64) -> f64 {
         .spawn()
         .expect("this program can be started");
     let result = measure();
-    peer.kill().expect("stopping the peer process");
-    peer.wait().expect("waiting for the peer process");
+    peer.kill().expect("cannot stop the peer process");
+    peer.wait().expect("cannot wait for the peer process");
     result
 }
 
-/// Returns the CPU time that the BFD thread needs per packet, in microseconds. The measurement
-/// starts when all sessions are up.
+/// Returns the CPU time that the BFD thread needs per packet, in microseconds. The function starts
+/// to measure when all sessions are up.
 fn sessions() -> f64 {
     let (bfd, _) = start_sessions(HERE, THERE);
     let began = Instant::now();
@@ -85,21 +85,21 @@ fn sessions() -> f64 {
 
 fn start_sessions(us: End, them: End) -> (Bfd, std::thread::JoinHandle<()>) {
     let ports = BfdPorts { own: us.port, peer: them.port };
-    let bfd = Bfd::start(ports, |_| {}).expect("starting a thread");
+    let bfd = Bfd::start(ports, |_| {}).expect("cannot start a thread");
     for n in 0..SESSIONS {
         let mut config = BfdConfig::new(&n.to_string(), them.address(n));
         config.local = Some(us.address(n));
-        bfd.add(config).expect("adding a session");
+        bfd.add(config).expect("cannot add a session");
     }
     (bfd, std::thread::spawn(|| sleep(Duration::from_secs(3_600))))
 }
 
 /// Sends and receives the same packets without BFD. Each iteration sends all packets that are due
-/// and receives all that have arrived.
+/// and receives all packets that have arrived.
 fn bare(us: End, them: End, time: Duration) -> f64 {
-    let ear = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, us.port)).expect("binding a port");
-    ear.set_nonblocking(true).expect("configuring a socket");
-    setsockopt(&ear, Ipv4RecvTtl, &true).expect("configuring a socket");
+    let ear = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, us.port)).expect("cannot bind a port");
+    ear.set_nonblocking(true).expect("cannot configure a socket");
+    setsockopt(&ear, Ipv4RecvTtl, &true).expect("cannot configure a socket");
     let mouths: Vec<UdpSocket> = (0..SESSIONS).map(|n| mouth(us.address(n), them, n)).collect();
     let packet = [0x20; 24];
     let mut buffers = vec![[0; 64]; 64];
@@ -128,9 +128,9 @@ fn bare(us: End, them: End, time: Duration) -> f64 {
 }
 
 fn mouth(local: IpAddr, them: End, n: u16) -> UdpSocket {
-    let socket = UdpSocket::bind(SocketAddr::new(local, 49_152 + n)).expect("binding a port");
-    socket.connect((them.address(n), them.port)).expect("connecting to the peer");
-    socket.set_nonblocking(true).expect("configuring a socket");
+    let socket = UdpSocket::bind(SocketAddr::new(local, 49_152 + n)).expect("cannot bind a port");
+    socket.connect((them.address(n), them.port)).expect("cannot connect to the peer");
+    socket.set_nonblocking(true).expect("cannot configure a socket");
     socket
 }
 

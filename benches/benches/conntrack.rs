@@ -2,12 +2,13 @@
 //!
 //! A key is the SipHash-1-3 hash of a 5-tuple. The `hashbrown` map contains the backend slot of
 //! each key, and its hasher returns the key unchanged. For N flows, the connection table has 2 N
-//! entries. First, the benchmark compares both tables at 1 M flows. In a pass, every flow is looked
-//! up once, in random order and in batches of 64. The result is the median ratio of 15 pairs of
-//! passes. The goal is half of `hashbrown`'s time. Then Criterion runs these rows. `single` looks
-//! up one key at a time, and each key depends on the previous result. `batch` looks up 64 keys at a
-//! time. `insert` is a SYN flood on a full table. `carry` packs and unpacks all flows, as an
-//! upgrade does. Budget: 25 ns for a batched lookup at 1 M flows.
+//! entries. First, the benchmark compares the connection table and the map at 1 M flows. In a pass,
+//! every flow is looked up once, in random order and in batches of 64. The result is the median
+//! ratio of 15 pairs of passes. The goal is half of `hashbrown`'s time. Then Criterion runs the
+//! following rows. `single` looks up one key at a time, and each key depends on the previous
+//! result. `batch` looks up 64 keys at a time. `insert` adds the flows of a SYN flood to a full
+//! table. `carry` packs and unpacks all flows, as an upgrade does. Budget: 25 ns for a batched
+//! lookup at 1 M flows.
 
 use std::hash::{BuildHasherDefault, Hasher};
 use std::hint::black_box;
@@ -67,7 +68,7 @@ impl Bed {
         let mut random = 1;
         for i in (1..flows.len()).rev() {
             random = sip.hash(&u64::to_le_bytes(random));
-            #[expect(clippy::cast_possible_truncation, reason = "below i + 1")]
+            #[expect(clippy::cast_possible_truncation, reason = "the result is below i + 1")]
             flows.swap(i, (random % (i as u64 + 1)) as usize);
         }
         let queries = flows.iter().map(|f| Query { hash: sip.hash(f), signal: Signal::Data }).collect();
@@ -115,7 +116,7 @@ impl Bed {
 }
 
 fn empty(capacity: usize) -> FlowTable {
-    FlowTable::new(&Config { capacity, ..Config::default() }).expect("allocating a table of valid capacity")
+    FlowTable::new(&Config { capacity, ..Config::default() }).expect("cannot allocate the table")
 }
 
 fn flow(number: u32) -> Flow {
@@ -226,7 +227,7 @@ fn batches(c: &mut Criterion, bed: &mut Bed) {
 }
 
 /// Measures how long it takes to pack and unpack all flows for a handover to another process. The
-/// transfer itself is not measured.
+/// transfer between the processes is not measured.
 fn carried(c: &mut Criterion) {
     let mut group = c.benchmark_group("conntrack/carry");
     group.sample_size(10);

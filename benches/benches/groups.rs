@@ -1,12 +1,13 @@
 //! Compares the cost per packet of 10,000 prefixes and 10,000 suffixes with the cost of one exact
-//! VIP. Both cases use IPv6.
+//! VIP. The packets in both cases are IPv6 packets.
 //!
 //! `groups` measures the forwarder's `process` in batches of 64. Each flow has its own VIP. The
-//! rows use 1,000 established flows, or 200,000 flows whose table entries do not fit into the L2
-//! cache. `find` measures VIP matching and backend selection without the connection table. It looks
-//! up 10,000 addresses in turn, or always the same address. Goal: compared with one exact VIP,
-//! prefix groups add at most 50 ns per packet. These 50 ns include the cost of the XDP program,
-//! which `datapath/tests/bpf/cost.rs` measures.
+//! rows of `groups` use 1,000 established flows, or 200,000 flows whose table entries do not fit
+//! into the L2 cache. `find` measures VIP matching and backend selection without the connection
+//! table. One row of `find` looks up 10,000 addresses in turn, and one always looks up the same
+//! address. Goal: compared with one exact VIP, prefix groups add at most 50 ns per packet. The
+//! limit of 50 ns includes the cost of the XDP program, which `datapath/tests/bpf/cost.rs`
+//! measures.
 
 use std::hint::black_box;
 use std::time::Duration;

@@ -1,14 +1,13 @@
-//! Compares the health check scheduler with a bare epoll loop that runs the same checks.
-//!
-//! Both start 10,000 TCP checks per second. Each check connects to a different loopback address and
-//! resets the connection. The scheduler, the bare loop and the listener are separate processes. The
-//! bare loop wakes up every millisecond and makes only the system calls that a check needs: socket,
-//! connect, epoll, SO_ERROR, close with reset. The scheduler and the bare loop are each measured
-//! for ten seconds, after a warm-up of two seconds. The result is the user plus system time per
-//! passed check. The result is the median ratio of five alternating pairs (an argument sets a
-//! different number of pairs). Budget: 1.5. A pair is repeated if either program made fewer than
-//! 9,900 checks per second, or if its numbers of started and passed checks differ by more than 0.1
-//! %. In these cases the machine was too busy.
+//! The scheduler and the epoll loop both start 10,000 TCP checks per second. Each check connects to
+//! a different loopback address and resets the connection. The scheduler, the bare loop and the
+//! listener are separate processes. The bare loop wakes up every millisecond and makes only the
+//! system calls that a check needs: socket, connect, epoll, SO_ERROR, close with reset. The
+//! scheduler and the bare loop are each measured for ten seconds, after a warm-up of two seconds. A
+//! measurement gives the user plus system time per passed check. The result is the median ratio of
+//! five alternating pairs of measurements (an argument sets a different number of pairs). Budget:
+//! 1.5. A pair is repeated if either program made fewer than 9,900 checks per second, or if its
+//! numbers of started and passed checks differ by more than 0.1 %, because the machine was too busy
+//! for a valid result.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -34,17 +33,19 @@ const TARGETS: u32 = 10_000;
 const WARM: Duration = Duration::from_secs(2);
 const MEASURED: Duration = Duration::from_secs(10);
 const BUDGET: f64 = 1.5;
-/// Below this rate the machine limits the number of checks, and a comparison is not valid.
+/// The minimum rate of a valid measurement, in checks per second. Below this rate, the machine
+/// limits the number of checks.
 const LEAST_RATE: f64 = 9_900.0;
 /// The accepted difference between started and passed checks, as a fraction of the passed checks.
 const MOST_LOST: f64 = 0.001;
-/// The bare loop starts at most this many checks between two calls of epoll, like the scheduler.
+/// The maximum number of checks that the bare loop starts between two calls of epoll, which is the
+/// same as in the scheduler.
 const STARTS: u64 = 32;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let number = |word: &str| word.parse().expect("binding a port");
+    let number = |word: &str| word.parse().expect("the argument is not a number");
     match words[..] {
         ["listen"] => listen(),
         ["scheduler", port, count] => scheduler(number(port), number(count)),
@@ -138,33 +139,34 @@ fn run(role: &str, ports: &str) -> Used {
     let mut process = child(&arguments);
     let line = line_of(&mut process);
     let numbers: Vec<f64> =
-        line.split(' ').map(|word| word.parse().expect("the contender prints numbers")).collect();
-    assert!(process.wait().expect("waiting for the contender").success());
+        line.split(' ').map(|word| word.parse().expect("the measured program prints numbers")).collect();
+    assert!(process.wait().expect("cannot wait for the measured program").success());
     let [started, passed, failed, seconds, user_us, system_us] = numbers[..] else {
-        panic!("the contender did not print six numbers")
+        panic!("the measured program did not print six numbers")
     };
     Used { started, passed, failed, seconds, user_us, system_us }
 }
 
 fn child(arguments: &[&str]) -> Child {
     let program = std::env::current_exe().expect("this program has a path");
-    Command::new(program).args(arguments).stdout(Stdio::piped()).spawn().expect("starting a process")
+    Command::new(program).args(arguments).stdout(Stdio::piped()).spawn().expect("cannot start a process")
 }
 
 fn line_of(process: &mut Child) -> String {
     let output = process.stdout.as_mut().expect("piped");
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("reading a line");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("cannot read a line");
     line.trim().to_owned()
 }
 
-/// Accepts TCP connections on one port, and reports how many it accepted on a UDP port.
+/// Accepts TCP connections on one port. Sends the number of accepted connections in response to a
+/// datagram on a UDP port.
 fn listen() {
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("binding a port");
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("cannot bind a port");
     // The default backlog of 128 connections is full after 13 ms, which is too short on a busy
     // machine.
-    nix::sys::socket::listen(&listener, Backlog::MAXCONN).expect("setting the backlog");
-    let counter = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("binding a port");
+    nix::sys::socket::listen(&listener, Backlog::MAXCONN).expect("cannot set the backlog");
+    let counter = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("cannot bind a port");
     let port = |address: std::io::Result<SocketAddr>| address.expect("the socket has an address").port();
     println!("{} {}", port(listener.local_addr()), port(counter.local_addr()));
     let taken = Arc::new(AtomicU64::new(0));
@@ -184,11 +186,11 @@ fn listen() {
 
 /// Returns the number of connections that the listener has accepted so far.
 fn taken(count: u16) -> u64 {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("binding a port");
-    socket.connect((Ipv4Addr::LOCALHOST, count)).expect("connecting to the listener");
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("cannot bind a port");
+    socket.connect((Ipv4Addr::LOCALHOST, count)).expect("cannot connect to the listener");
     socket.send(&[0]).expect("sent");
     let mut answer = [0; 8];
-    socket.recv(&mut answer).expect("reading the count");
+    socket.recv(&mut answer).expect("cannot read the count");
     u64::from_be_bytes(answer)
 }
 
@@ -231,7 +233,7 @@ fn check(port: u16) -> Arc<Check> {
 fn scheduler(port: u16, count: u16) {
     let check = check(port);
     let (health, mut events) =
-        Health::start(|_, _| Dialer::Direct, CheckHops::default()).expect("starting a thread");
+        Health::start(|_, _| Dialer::Direct, CheckHops::default()).expect("cannot start a thread");
     let target = |n: u32| Watched {
         key: TargetKey { address: IpAddr::V4(address(n)), check: Arc::clone(&check), through: None },
         slot: None,
@@ -241,9 +243,9 @@ fn scheduler(port: u16, count: u16) {
     };
     health.watch((0..TARGETS).map(target).collect());
     let counts = || {
-        // The scheduler builds a report in parts while checks continue. The number of accepted
-        // connections is therefore read before and after the report, and the mean is compared with
-        // the report.
+        // The scheduler builds a report in parts while checks continue. The benchmark therefore
+        // reads the number of accepted connections before and after the report, and compares the
+        // mean with the report.
         let before = taken(count);
         let reports = health.report();
         let started = before.midpoint(taken(count));
@@ -251,9 +253,8 @@ fn scheduler(port: u16, count: u16) {
         let ended: u64 = reports.iter().map(|report| report.attempts).sum();
         [started, ended - failed, failed]
     };
-    // The first report is made before the CPU time is read for the start of the measurement, and
-    // the second report after it is read for the end. The cost of the reports is therefore not
-    // measured.
+    // The first report precedes the first reading of the CPU time, and the second report follows
+    // the last reading. The cost of the reports is therefore not measured.
     sleep(WARM);
     while events.try_recv().is_some() {}
     let from = Mark { counts: counts(), at: Instant::now(), used: used() };
@@ -360,7 +361,8 @@ impl Bare {
 
 fn begin_check(epoll: &Epoll, n: u32, port: u16, place: u64) -> OwnedFd {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None).expect("configuring a socket");
+    let socket =
+        socket(AddressFamily::Inet, SockType::Stream, flags, None).expect("cannot configure a socket");
     setsockopt(&socket, sockopt::Linger, &linger { l_onoff: 1, l_linger: 0 }).expect("linger");
     let SocketAddr::V4(peer) = SocketAddr::new(IpAddr::V4(address(n)), port) else {
         unreachable!("the address is IPv4")

@@ -2,7 +2,7 @@
 //! of the datagram, hashing the key and looking up the server.
 //!
 //! Each iteration chooses one of 100 servers for a `get` of a new key. Each row measures one key
-//! hash with one key length. The server is looked up in a Maglev table of 65,537 slots or on a
+//! hash with one key length. A row looks up servers in a Maglev table of 65,537 slots or on a
 //! ketama ring. Budget with Maglev: 60 ns for keys up to 32 bytes, and 130 ns for 250 bytes. Budget
 //! with ketama: 350 ns. With the arguments `instructions/ROW N` the program runs one row N times
 //! without Criterion, for use under callgrind.

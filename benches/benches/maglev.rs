@@ -2,12 +2,12 @@
 //!
 //! First, the benchmark builds a table of 65,537 slots for 1,000 backends of equal weight, and
 //! compares the time with a naive implementation of pseudocode 1 of the Maglev paper. The naive
-//! code uses the same hash functions, computes (offset + next * skip) mod M in u64 at each step,
-//! and has no permutation array. Both implementations must build the same table. The result is the
-//! median ratio of 31 alternating pairs. Budget: 0.45. The name of a Criterion row `build` contains
-//! the numbers of slots and backends. A `build` row builds the table from sorted names on one core.
-//! The name of a `weighted` row contains the number of different weights. The row `lookup` looks up
-//! a different slot in each iteration.
+//! code uses the same hash functions as Sluicegate, computes (offset + next * skip) mod M in u64 at
+//! each step, and has no permutation array. The naive code and Sluicegate's code must build the
+//! same table. The result is the median ratio of 31 alternating pairs. Budget: 0.45. The name of a
+//! Criterion row `build` contains the numbers of slots and backends. A `build` row builds the table
+//! from sorted names on one core. The name of a `weighted` row contains the number of different
+//! weights. The row `lookup` looks up a different slot in each iteration.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -6,8 +6,8 @@
 //! forwarder's `process`. `engine` measures one iteration of a packet thread's loop over rings in
 //! memory, including polling, the refill of the fill ring, and the collection of frames that were
 //! sent. `capture` measures `process` while a capture runs and its output is read. All settings
-//! have their defaults, except that some rows need a larger connection table. Budget: 67 ns per
-//! packet, which is 14.88 Mpps on 10 GbE.
+//! have their default values, except the size of the connection table in some rows. Budget: 67 ns
+//! per packet, which is 14.88 Mpps on 10 GbE.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
@@ -110,7 +110,8 @@ fn capture(c: &mut Criterion) {
     group.finish();
 }
 
-/// Measures one iteration of the packet thread's loop. Adding and removing frames is not timed.
+/// Measures one iteration of the packet thread's loop. The time to add and remove frames is not
+/// measured.
 fn engine(c: &mut Criterion) {
     let mut group = c.benchmark_group("engine");
     group.throughput(Throughput::Elements(1)).measurement_time(Duration::from_secs(3)).sample_size(40);

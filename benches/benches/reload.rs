@@ -4,7 +4,7 @@
 //! The configuration has 1,000 VIPs with 200 pools of 100 backends each, in 1.4 MB of TOML. `read`
 //! reads and checks the file. `compile` builds the snapshot, in which every Maglev table has
 //! changed. Goal: a reload takes at most 300 ms from the file to the live snapshot. Publishing the
-//! snapshot takes only a few milliseconds of this time (`tests/net/control.rs`).
+//! snapshot takes only a few milliseconds (`tests/net/control.rs`).
 
 use std::fmt::Write as _;
 use std::fs;
@@ -29,16 +29,17 @@ struct Folder(PathBuf);
 impl Folder {
     fn new() -> Self {
         let folder = std::env::temp_dir().join(format!("sluicegate-bench-{}", std::process::id()));
-        fs::create_dir(&folder).expect("creating a temporary folder");
-        fs::write(folder.join("key"), "000102030405060708090a0b0c0d0e0f\n").expect("writing the key file");
+        fs::create_dir(&folder).expect("cannot create a temporary folder");
+        fs::write(folder.join("key"), "000102030405060708090a0b0c0d0e0f\n")
+            .expect("cannot write the key file");
         fs::set_permissions(folder.join("key"), fs::Permissions::from_mode(0o600))
-            .expect("changing the mode of a new file");
+            .expect("cannot change the mode of a new file");
         Self(folder)
     }
 
     fn file(&self, shift: usize) -> PathBuf {
         let path = self.0.join(format!("{shift}.toml"));
-        fs::write(&path, text(&self.0.join("key"), shift)).expect("writing the configuration file");
+        fs::write(&path, text(&self.0.join("key"), shift)).expect("cannot write the configuration file");
         path
     }
 }
@@ -104,7 +105,7 @@ fn reload(c: &mut Criterion) {
                 let start = Instant::now();
                 let compiled = compiler.compile(&configs[(generation % 2) as usize], from);
                 took += start.elapsed();
-                black_box(compiled).expect("compiling a valid configuration");
+                black_box(compiled).expect("cannot compile a valid configuration");
             }
             took
         });

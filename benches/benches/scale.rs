@@ -1,14 +1,14 @@
 //! Measures how memory use, reload time and packet cost grow with the number of VIPs, pools and
 //! backends.
 //!
-//! Each of these numbers varies by a factor of 1,000. The largest row has 10,000 VIPs, 1,000 pools
-//! and 100,000 backends. The output is CSV. Each row runs in its own process, so that rows do not
-//! share memory. `read` is the time to read and check the file, and `compile` the time to build a
-//! snapshot in which every table has changed. `resident` is the memory use with one configuration
-//! and its snapshot, and `peak` is the maximum memory use while a second snapshot was built.
-//! `packet` contains the minimum and the median time per packet over all batches, for 100,000 IPv6
-//! flows that are encapsulated with GRE over IPv6. The last rows measure the connection table
-//! separately.
+//! The rows vary each of these three counts by a factor of 1,000. The largest row has 10,000 VIPs,
+//! 1,000 pools and 100,000 backends. The output is CSV. Each row runs in its own process, so that
+//! rows do not share memory. `read` is the time to read and check the file, and `compile` the time
+//! to build a snapshot in which every table has changed. `resident` is the memory use with one
+//! configuration and its snapshot, and `peak` is the maximum memory use while a second snapshot was
+//! built. `packet` contains the minimum and the median time per packet over all batches, for
+//! 100,000 IPv6 flows that are encapsulated with GRE over IPv6. The last rows measure the
+//! connection table separately.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -69,15 +69,17 @@ fn main() {
     println!("axis,vips,pools,backends,file_kb,read_ms,compile_ms,resident_mb,peak_mb,least_ns,median_ns");
     for row in 0..POINTS.len() {
         let this = std::env::current_exe().expect("this program has a path");
-        let output =
-            Command::new(this).args(["row", &row.to_string()]).output().expect("starting this program again");
+        let output = Command::new(this)
+            .args(["row", &row.to_string()])
+            .output()
+            .expect("cannot start this program again");
         assert!(output.status.success(), "row {row}: {}", String::from_utf8_lossy(&output.stderr));
         print!("{}", String::from_utf8_lossy(&output.stdout));
     }
     for flows in [16_000, 160_000, 1_600_000, 16_000_000] {
         let before = resident("VmRSS");
         let table = FlowTable::new(&conntrack::Config { capacity: flows, ..conntrack::Config::default() });
-        let bytes = table.as_ref().expect("allocating the table").memory_bytes();
+        let bytes = table.as_ref().expect("cannot allocate the table").memory_bytes();
         eprintln!("{flows} places: {bytes} bytes, {:.1} MB resident", resident("VmRSS") - before);
     }
 }
@@ -85,7 +87,7 @@ fn main() {
 fn measure(point: &Point) -> String {
     let folder = Folder::new();
     let files = [0, 1].map(|shift| folder.file(point, shift));
-    let bytes = fs::metadata(&files[0]).expect("reading the size of a written file").len();
+    let bytes = fs::metadata(&files[0]).expect("cannot read the size of a written file").len();
     let before = resident("VmRSS");
     let mut compiler = Compiler::default();
     let (first, table) = load(&files[0], &mut compiler, 1, None);
@@ -115,8 +117,8 @@ struct Loaded {
     compile: Duration,
 }
 
-/// Loads and compiles a configuration like a reload. Only the first load resolves next hops; later
-/// calls get the next hops in `ways`.
+/// Loads and compiles a configuration in the same way as a reload. Only the first load resolves
+/// next hops; later calls get the next hops in `ways`.
 fn load(path: &Path, compiler: &mut Compiler, generation: u64, ways: Option<Table>) -> (Loaded, Table) {
     let start = Instant::now();
     let config = config::load(path).expect("the configuration is valid").0;
@@ -138,7 +140,7 @@ fn load(path: &Path, compiler: &mut Compiler, generation: u64, ways: Option<Tabl
         now: Duration::from_secs(generation),
     };
     let start = Instant::now();
-    let snapshot = compiler.compile(&config, from).expect("compiling a valid configuration").snapshot;
+    let snapshot = compiler.compile(&config, from).expect("cannot compile a valid configuration").snapshot;
     let compile = start.elapsed();
     (Loaded { _config: config, snapshot, read, compile }, ways)
 }
@@ -186,7 +188,7 @@ fn frame(flow: u32, vips: usize, flags: u8) -> [u8; 74] {
 /// Returns a memory figure of this process in MB. `VmRSS` is the current memory use, and `VmHWM`
 /// the maximum so far.
 fn resident(what: &str) -> f64 {
-    let status = fs::read_to_string("/proc/self/status").expect("reading /proc/self/status");
+    let status = fs::read_to_string("/proc/self/status").expect("cannot read /proc/self/status");
     let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("Linux reports this value");
     let kib = line.split_whitespace().nth(1).and_then(|word| word.parse::<f64>().ok());
     kib.expect("the value is a number") * 1.024e-3
@@ -198,17 +200,19 @@ struct Folder(PathBuf);
 impl Folder {
     fn new() -> Self {
         let folder = std::env::temp_dir().join(format!("sluicegate-scale-{}", std::process::id()));
-        fs::create_dir(&folder).expect("creating a temporary folder");
+        fs::create_dir(&folder).expect("cannot create a temporary folder");
         let key = folder.join("key");
-        fs::write(&key, "000102030405060708090a0b0c0d0e0f\n").expect("writing the key file");
-        fs::set_permissions(key, fs::Permissions::from_mode(0o600)).expect("changing the mode of a new file");
+        fs::write(&key, "000102030405060708090a0b0c0d0e0f\n").expect("cannot write the key file");
+        fs::set_permissions(key, fs::Permissions::from_mode(0o600))
+            .expect("cannot change the mode of a new file");
         Self(folder)
     }
 
     /// Writes the configuration file. A different `shift` changes the weight of every backend.
     fn file(&self, point: &Point, shift: usize) -> PathBuf {
         let path = self.0.join(format!("{shift}.toml"));
-        fs::write(&path, text(&self.0.join("key"), point, shift)).expect("writing the configuration file");
+        fs::write(&path, text(&self.0.join("key"), point, shift))
+            .expect("cannot write the configuration file");
         path
     }
 }

@@ -50,7 +50,7 @@ impl Batch {
         let took = start.elapsed();
         assert!(
             verdicts.iter().all(|verdict| *verdict == self.verdict),
-            "not every verdict is {:?}: {verdicts:?}",
+            "expected only verdicts {:?}, found {verdicts:?}",
             self.verdict
         );
         took

@@ -26,7 +26,7 @@ pub(crate) enum With {
     Tracing,
     Policy(HashPolicy),
     Encapsulation(Headers),
-    /// The VIP is matched by prefix and suffix instead of exactly.
+    /// The VIP is matched by prefix and suffix instead of by its full address.
     Prefixes,
     Reflect,
     /// Packets arrive from an upstream tunnel over GRE.
@@ -180,8 +180,8 @@ pub(crate) fn tunnelled(frame: [u8; 60]) -> [u8; 84] {
     out
 }
 
-/// Returns a deny list with this number of prefixes. They are scattered over IPv4 but do not
-/// include the clients.
+/// Returns a deny list with this number of prefixes. The prefixes are scattered over the IPv4
+/// address space but do not cover the clients.
 fn deny(prefixes: u32) -> Guard {
     let scattered = (0..prefixes).map(|n| Ipv4Addr::from_bits(n.wrapping_mul(0x9e37_79b1)));
     let others = scattered.filter(|address| address.octets()[0] != 198);
@@ -191,8 +191,8 @@ fn deny(prefixes: u32) -> Guard {
     }
 }
 
-/// Returns rate limits that the benchmark never reaches. 64 packets in 10 us are 6,400,000 per
-/// second.
+/// Returns rate limits that the benchmark never reaches. A batch of 64 packets in 10 us is a rate
+/// of 6,400,000 packets per second.
 fn limits() -> Guard {
     let rate = NonZeroU32::new(10_000_000);
     let each = |new_flows_per_second| SourceLimit { new_flows_per_second, v4_prefix: 24, v6_prefix: 64 };

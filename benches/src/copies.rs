@@ -11,8 +11,8 @@ use kv_switch::{CacheConfig, Epochs, FetchAnswer, Lease, Memcached, Read};
 
 use crate::VIP;
 
-/// Returns cache rules with a lease of one second. The limit of bytes per source is too high to
-/// have an effect.
+/// Returns cache rules with a lease of one second. The rules limit the bytes per source, but this
+/// limit is too high to have an effect.
 pub(crate) fn rules(key: &HashKey) -> CacheRules {
     CacheRules {
         memory: MEMORY,
@@ -65,8 +65,8 @@ pub(crate) fn cache(snapshot: &Snapshot, keys: u32, bytes: usize, now: Now) -> B
             }
         }
         let copy = cache.look_up(now, &read).expect("the value is cached");
-        // A value is cached only if its key is read often. These reads make the next keys popular
-        // enough to be cached.
+        // A value is cached only if its key is read often. This loop therefore reads the next keys
+        // often enough for them to be cached.
         (0..40).for_each(|_| _ = cache.served(now, copy));
     }
     Box::new(cache)

@@ -1,5 +1,5 @@
-//! Shared code of the pipeline benchmarks and their tests: a snapshot that resembles the snapshot
-//! of a running load balancer, and 64-byte frames.
+//! Shared code of the pipeline benchmarks and their tests, which creates a snapshot like the
+//! snapshot of a running load balancer, and 64-byte frames.
 
 #![forbid(unsafe_code)]
 

@@ -51,7 +51,7 @@ impl Row {
         Self { shape: Shape::V6, with: With::V6, ..Self::of(name, traffic) }
     }
 
-    /// A row with a thousand flows and a snapshot that differs from the default.
+    /// Creates a row with a thousand flows and a snapshot that differs from the default.
     const fn with(name: &'static str, with: With) -> Self {
         Self { with, ..Self::of(name, Traffic::Flows(1_000)) }
     }
@@ -60,12 +60,13 @@ impl Row {
         Self::with(name, With::Encapsulation(headers))
     }
 
-    /// A row with a full connection table. Half of the entries belong to established flows.
+    /// Creates a row with a full connection table. Half of the entries belong to established flows.
     const fn full(name: &'static str, traffic: Traffic) -> Self {
         Self { with: With::Udp, is_full: true, ..Self::of(name, traffic) }
     }
 
-    /// A row with memcached reads that are answered from the cache. Values are `bytes` bytes long.
+    /// Creates a row with memcached reads that are answered from the cache. Values are `bytes`
+    /// bytes long.
     const fn copied(name: &'static str, bytes: usize) -> Self {
         let of = Self::of(name, Traffic::Hits(10_000));
         Self { shape: Shape::Request, with: With::Copied(bytes), ..of }
@@ -152,7 +153,7 @@ impl Row {
         batch.head_room = self.with.head_room();
         let mut now = START;
         // Three packets per flow: the SYN inserts the flow, the first ACK ends its probation, and
-        // the second one marks it as in use. They are more than one tick apart.
+        // the second one marks it as in use. The three packets are sent more than one tick apart.
         for flags in [SYN, ACK, ACK] {
             let mut flow = 0;
             while flow < flows {
@@ -234,14 +235,14 @@ fn tagged(frame: [u8; 60]) -> [u8; 68] {
 }
 
 const START: Now = Now::from_nanos(1_000_000_000);
-/// The number of established flows. They occupy half of the default connection table, so that every
-/// flow gets an entry.
+/// The number of established flows. These flows occupy half of the default connection table, so
+/// that every flow gets an entry.
 const ESTABLISHED: u32 = 500_000;
-/// The number of flows that are inserted together in one step of the preparation. It is a multiple
+/// The number of flows that one step of the preparation inserts together. This number is a multiple
 /// of the batch size.
 const WAVE: u32 = 262_144;
-/// The number of these steps. Together, the steps fill the default connection table before its
-/// first entries expire after ten seconds.
+/// The number of preparation steps that insert flows. Together, the steps fill the default
+/// connection table before its first entries expire after ten seconds.
 const WAVES: u32 = 4;
 const GRE: Headers = Headers::of(Encapsulation::Gre);
 const GUE: Encapsulation = Encapsulation::Gue { udp_checksum: false };

@@ -17,7 +17,7 @@ pub enum Traffic {
     Beside(u32, Flood),
     /// Flood packets that arrive after this number of flows was established.
     After(u32, Flood),
-    /// Packets that are dropped for this reason.
+    /// Packets that the forwarder drops. The value is the reason.
     Dropped(Flaw),
     /// Memcached requests for random keys. The value is the number of different keys.
     Gets(u32),
@@ -84,8 +84,8 @@ impl Traffic {
         }
     }
 
-    /// Returns the next packet. The generator has a full period: each flow occurs once per period,
-    /// in a scattered order.
+    /// Returns the next packet. The generator returns each flow once per period, in a scattered
+    /// order.
     pub fn next(self, state: &mut u32) -> Next {
         *state = state.wrapping_add(0x9e37_79b1);
         match self {
@@ -134,7 +134,7 @@ impl Next {
                 frame[at] = byte;
                 frame
             }
-            Self::Get(_) => unreachable!("requests have another length"),
+            Self::Get(_) => unreachable!("requests have a different length"),
         }
     }
 

@@ -1,5 +1,5 @@
 //! Tests of failover in a keyed pool. Values that are stored on a replacement server get a short
-//! lifetime. They must have expired when the server becomes a replacement again.
+//! lifetime. The values must have expired when the server becomes a replacement again.
 
 use testbed::eventually;
 
@@ -7,8 +7,8 @@ use crate::scene::{BOUND, Scene, config};
 
 const KEYS: usize = 30;
 
-/// Returns the remaining lifetime of a key on each server, in seconds. It is -1 if the value never
-/// expires, and `None` if the server does not have the key.
+/// Returns the remaining lifetime of a key on each server, in seconds. The lifetime is -1 if the
+/// value never expires, and `None` if the server does not have the key.
 fn left(scene: &Scene, key: usize) -> Vec<Option<i64>> {
     let alive = (0..scene.servers.len()).filter(|server| scene.servers[*server].is_some());
     let of = |server: usize| {

@@ -45,7 +45,7 @@ fn until_hit(scene: &Scene, client: &QueryClient, key: &str, wanted: &[u8]) {
     }
 }
 
-/// Reads `key` until the response is `wanted`. Until then, each response must be `old`.
+/// Reads `key` until the response is `wanted`. All earlier responses must be `old`.
 fn until_said(scene: &Scene, client: &QueryClient, key: &str, old: &[u8], wanted: &[u8]) {
     let end = Instant::now() + BOUND;
     loop {
@@ -58,7 +58,7 @@ fn until_said(scene: &Scene, client: &QueryClient, key: &str, old: &[u8], wanted
     }
 }
 
-/// Finds the server that has the key by querying each server directly.
+/// Finds the server that stores the key by querying each server directly.
 fn owner(scene: &Scene, key: &str) -> usize {
     let has = |backend: &usize| scene.beside(*backend).ask_within(&get(key), BOUND).unwrap() != b"END\r\n";
     (0..scene.bed.backends.len()).find(has).expect("no server has the key")
@@ -72,7 +72,8 @@ fn cache_serves_hot_keys_and_follows_writes() {
     let value = format!("first{}", "\r\nEND\r\n".repeat(30));
     assert_eq!(scene.ask(&client, &set("hot", &value)), b"STORED\r\n");
     until_hit(&scene, &client, "hot", &got("hot", &value));
-    // IPv6 clients get the same value from the cache, also with the binary and the meta protocol.
+    // IPv6 clients get the same value from the cache, and so do requests in the binary and the meta
+    // protocol.
     let six = scene.client(false);
     until_hit(&scene, &six, "hot", &got("hot", &value));
     let hits = counted(&scene, "cache_hits");
@@ -87,21 +88,22 @@ fn cache_serves_hot_keys_and_follows_writes() {
         until_hit(&scene, &client, "hot", &got("hot", &value));
     }
     assert!(counted(&scene, "cache_hits") > hits && counted(&scene, "cache_stale_avoided") > 0);
-    // A write that bypasses the balancer becomes visible within the lease. Until then, reads may
-    // return the old value.
+    // A write that bypasses the balancer becomes visible within the lease. For the duration of the
+    // lease, reads may return the old value.
     assert_eq!(server.ask_within(&set("hot", "around"), BOUND).unwrap(), b"STORED\r\n");
     until_said(&scene, &client, "hot", &got("hot", "round 19"), &got("hot", "around"));
     until_hit(&scene, &client, "hot", &got("hot", "around"));
     assert_eq!(server.ask_within(b"delete hot\r\n", BOUND).unwrap(), b"DELETED\r\n");
     until_said(&scene, &client, "hot", &got("hot", "around"), b"END\r\n");
-    // This write goes through the balancer.
+    // A write through the balancer becomes visible immediately.
     assert_eq!(scene.ask(&client, &set("hot", "last")), b"STORED\r\n");
     until_hit(&scene, &client, "hot", &got("hot", "last"));
     assert_eq!(scene.ask(&client, b"delete hot\r\n"), b"DELETED\r\n");
     assert_eq!(scene.ask(&client, &get("hot")), b"END\r\n");
 }
 
-/// Each backend runs two servers at different ports, with different values of the same key.
+/// Each backend runs two servers on different ports, which store different values under the same
+/// key.
 // Promise: cache-staleness
 #[test]
 fn copy_is_not_served_at_another_port() {
@@ -175,8 +177,8 @@ fn forged_replies_fill_nothing() {
     let scene = Scene::new(cached);
     let client = scene.client(true);
     assert_eq!(scene.ask(&client, &set("hot", "right")), b"STORED\r\n");
-    // The forged replies come from the server's own host. The forger tries all ports and many
-    // request IDs, but does not know the nonce.
+    // The forged replies come from the server's own host. The forging program tries all ports and
+    // many request IDs, but does not know the nonce.
     let own = std::net::SocketAddr::new(scene.bed.balancers[0].v4.into(), 61_000);
     let forger = QueryClient::new(&scene.bed.backends[0].ns, own);
     for request in 0..2_000_u16 {

@@ -29,12 +29,12 @@ pub(crate) fn memcaslap_finds_all(scene: &Scene) {
 }
 
 /// memcslap sends sets of 1.8 kB in fragments. Only the first fragment contains the key, and the
-/// later fragments must go to the same server. memcslap waits for no reply, so a set is lost if the
-/// server's receive buffer is full.
+/// later fragments must go to the same server. memcslap does not wait for replies, so a set is lost
+/// if the server's receive buffer is full.
 #[test]
 fn memcslap_fragmented_sets_are_delivered() {
     let scene = Scene::new(|bed| config(bed, ""));
-    // The statistics are read over TCP at the server's own address.
+    // The test reads the statistics over TCP at the server's own address.
     let stats = |host: &Host| -> u64 {
         let text = say(host, "stats\r\nquit\r\n");
         let line = text.lines().find_map(|line| line.strip_prefix("STAT cmd_set ")).unwrap();

@@ -1,5 +1,5 @@
-//! Tests with the Rust crate `memcache`, which uses the binary protocol over UDP. Its connection
-//! pool requests the server's version before each use of a connection.
+//! Tests with the Rust crate `memcache`, which uses the binary protocol over UDP. The connection
+//! pool of this crate requests the server's version before each use of a connection.
 
 use std::sync::mpsc::channel;
 
@@ -15,7 +15,7 @@ fn value(key: usize) -> String {
     format!("value of {key}")
 }
 
-/// Returns a value of 20,000 bytes. It needs 15 fragments in a request and 15 datagrams in a
+/// Returns a value of 20,000 bytes, which needs 15 fragments in a request and 15 datagrams in a
 /// response.
 fn large(key: usize) -> Vec<u8> {
     (0..20_000).map(|at| u8::try_from((at * 7 + key) % 251).unwrap()).collect()

@@ -31,8 +31,8 @@ pub(crate) fn get(verb: &str, keys: &[usize]) -> Vec<u8> {
     format!("{verb} {}\r\n", names.join(" ")).into_bytes()
 }
 
-/// Returns the reply of a single server that has all keys. Keys from `KEYS` on do not exist.
-/// `versions` contains the CAS values for `gets`.
+/// Returns the reply of a single server that has all keys. Keys with the index `KEYS` or higher do
+/// not exist. `versions` contains the CAS values for `gets`.
 pub(crate) fn wanted(keys: &[usize], versions: Option<&[String]>) -> Vec<u8> {
     let mut said = Vec::new();
     for &key in keys.iter().filter(|key| **key < KEYS) {
@@ -44,7 +44,7 @@ pub(crate) fn wanted(keys: &[usize], versions: Option<&[String]>) -> Vec<u8> {
     said
 }
 
-/// Returns a list of keys. Some of them do not exist, and some occur twice.
+/// Returns a list of keys, of which some do not exist and some occur twice.
 fn list(round: usize, longest: usize) -> Vec<usize> {
     let count = (2 + round % 31).min(longest);
     (0..count).map(|n| (round * 37 + n * (7 + round % 5)) % (KEYS + 6)).collect()
@@ -96,7 +96,7 @@ fn gather_from_three_servers_keeps_key_order() {
     assert!(lists.len() > 90, "{lists:?}");
     assert_eq!(ended(&scene, "gathers_begun"), lists.len() as u64, "{}", scene.diagnosis());
     assert_eq!(ended(&scene, "gathers_answered"), lists.len() as u64);
-    // Some server responses arrived at a different packet thread than their request.
+    // Some server responses must have arrived at a packet thread that did not handle the request.
     assert!(ended(&scene, "to_threads") > 0, "{}", scene.diagnosis());
     scene.drops_become(&[]);
 }
@@ -143,8 +143,8 @@ fn gather_with_hanging_server_times_out_or_misses() {
         let mut scene = Scene::new(|bed| {
             let more = format!(", gather = {{ timeout = \"1s\", missing = \"{missing}\" }}");
             let mut config = config(bed, &more);
-            // Health checks must not mark the server as down, so the test uses a higher `fall` than
-            // usual: the server hangs for longer than the usual number of failures takes.
+            // Health checks must not mark the hanging server as down, so the test raises `fall`:
+            // the outage is longer than the usual number of failed checks takes.
             config.more = config.more.replace("fall = 4", "fall = 600");
             config
         });
@@ -173,9 +173,9 @@ fn gather_with_hanging_server_times_out_or_misses() {
         assert_eq!(client.ask_whole(&get("get", &others), BOUND).unwrap(), wanted(&others, None));
 
         scene.servers[1].as_mut().unwrap().signal(Signal::SIGCONT).unwrap();
-        // The server runs again and answers the two requests for which the balancer no longer
-        // waits. It also answers expired health checks from the VIP. The balancer rejects these
-        // answers with ICMP port unreachable.
+        // The server resumes and answers the two requests for which the balancer no longer waits.
+        // It also answers expired health checks. All answers come from the VIP, and the balancer
+        // rejects answers to expired health checks with ICMP port unreachable.
         scene.drops_become_beside(&[("kv_answer_late", 2)], &["icmp_quote"]);
         let is_whole = || (client.ask_whole(&get("get", &keys), BOUND)? == whole).then_some(());
         assert!(eventually(BOUND, is_whole).is_some(), "{}", scene.diagnosis());
@@ -309,7 +309,7 @@ fn gather_on_lossy_network_is_correct_or_missing() {
                 continue;
             }
             // With `missing = "miss"`, the reply can lack some keys, but the rest must be correct.
-            // With the other setting, the reply must contain all keys.
+            // With `missing = "silent"`, the reply must contain all keys.
             assert_eq!(missing, "miss", "{keys:?}: {}", said.escape_ascii());
             let text = String::from_utf8(said.clone()).unwrap();
             let there: Vec<usize> =

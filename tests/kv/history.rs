@@ -1,15 +1,13 @@
-//! Records concurrent reads and writes, and computes how old the value of each read was.
-//!
 //! Each key has one writer, which waits for each reply before the next write. All clients can read
-//! the key. A balancer serves a cached value for `lease` after it fetched the value, by its own
-//! clock. It reads the clock before it receives a request, but after the client sent the previous
-//! request that this balancer answered. The measured age is therefore accurate to one round trip of
-//! the clients. If two reads follow each other through one balancer, the later one must return a
-//! value that was at most `lease` old when the earlier one was sent.
+//! the key. A balancer serves a cached value until `lease` has passed on its own clock since it
+//! fetched the value. The balancer reads its clock before it receives a request, but after the
+//! client sent the previous request that this balancer answered. The measured age is therefore
+//! accurate to one round trip of the clients. If two reads follow each other through one balancer,
+//! the later read must return a value that was at most `lease` old when the earlier read was sent.
 
 use std::time::{Duration, Instant};
 
-/// One write of a key by its only writer.
+/// One write of a key by the only writer of this key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write {
     /// The unique value that was written, or `None` for a delete.
@@ -29,8 +27,8 @@ pub(crate) struct Read {
     pub(crate) received: Instant,
 }
 
-/// The time that had passed since an acknowledged write overwrote the value of a read. It is zero
-/// if the value was current.
+/// The time between an acknowledged write and a read that still returned the overwritten value. The
+/// time is zero if the value was current.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Age {
     /// The age when the client sent the read.
@@ -56,9 +54,9 @@ impl History {
         Some(Age { when_sent: since(read.sent), sure: since(read.since) })
     }
 
-    /// Checks whether this read could detect an error. If a balancer served cached values for twice
-    /// the lease, this read would return a value that had been overwritten for longer than the
-    /// lease. Returns the key and the index of the overwriting write.
+    /// Checks whether a read is conclusive: a balancer that served cached values for twice the
+    /// lease would have returned a value that was overwritten more than one lease earlier. Returns
+    /// the key and the index of the overwriting write.
     pub(crate) fn would_tell(&self, read: &Read, lease: Duration) -> Option<(usize, usize)> {
         let writes = &self.writes[read.key];
         let over = writes.partition_point(|write| write.acknowledged + lease < read.since).checked_sub(1)?;
@@ -113,7 +111,8 @@ fn age_of_read_is_that_of_the_next_write() {
     assert_eq!(age(Some(1), 0, 5), Some([0, 0]), "an unacknowledged write may be read");
     assert_eq!(age(Some(1), 105, 130), Some([20, 0]));
     assert_eq!(age(Some(1), 128, 130), Some([20, 18]));
-    // After two deletes, the age refers to the later one from the time when it may have happened.
+    // After two deletes, the age is measured from the earliest time at which the later delete may
+    // have happened.
     assert_eq!(age(None, 289, 290), Some([80, 79]));
     assert_eq!(age(None, 294, 295), Some([0, 0]));
     let tells = |since, sent| history.would_tell(&read(None, since, sent), ms(50));

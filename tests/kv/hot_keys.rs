@@ -10,13 +10,14 @@ use testbed::{LbConfig, Process, eventually};
 
 use crate::scene::{BOUND, Scene, config};
 
-/// The three hottest keys and their shares. Of 16 requests, eight, four and two are for these keys.
-/// All other keys are requested once.
+/// The three hottest keys and their shares. Of every 16 requests, eight are for the first key, four
+/// for the second and two for the third. All other keys are requested once.
 const HOT: [(&str, f64); 3] = [("first", 0.5), ("second", 0.25), ("third", 0.125)];
-/// The accepted deviation of a share. A count may start or end in the middle of a cycle.
+/// The accepted deviation of a share. Counting may start or end in the middle of a cycle of 16
+/// requests.
 const TOLERANCE: f64 = 0.03;
-/// The timeout for a count. It is ten times the time that a count takes on two busy cores, but
-/// shorter than the timeout that ends a count.
+/// The test's timeout for one count of keys: ten times as long as a count takes on two busy cores,
+/// but shorter than the timeout with which the balancer ends a count.
 const FETCHED: Duration = Duration::from_secs(10);
 
 fn key(turn: usize) -> String {

@@ -52,7 +52,7 @@ fn get(key: usize) -> Vec<u8> {
     format!("get key{key}\r\n").into_bytes()
 }
 
-/// Finds the only server of each key by querying all servers directly.
+/// Finds the one server that stores each key by querying all servers directly.
 fn holders(scene: &Scene) -> Vec<usize> {
     let clients: Vec<_> = (0..scene.bed.backends.len()).map(|backend| scene.beside(backend)).collect();
     let of = |key: usize| {

@@ -8,8 +8,8 @@ use testbed::{Bed, BedSpec, eventually};
 
 use crate::scene::{BOUND, memcached};
 
-/// The next test runs this function in a separate process and kills it. It starts a memcached
-/// server and waits.
+/// Starts a memcached server and waits. The next test runs this function in a separate process and
+/// kills the process.
 #[test]
 fn holder_of_a_server() {
     if env::var_os(HOLDER).is_none() {

@@ -30,7 +30,7 @@ pub(crate) struct Load {
     settled: [AtomicU64; 2],
 }
 
-/// Stops readers and writers when it is dropped. This also happens during a panic.
+/// Stops readers and writers when it is dropped, even during a panic.
 pub(crate) struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -169,8 +169,8 @@ impl Load {
         self.sent().iter().sum::<u64>() - answered as u64
     }
 
-    /// Writes or deletes a key again and again, each time with a new value. Returns all writes,
-    /// including the initial value.
+    /// Repeatedly writes a new value for a key or deletes the key. Returns all writes, including
+    /// the initial value.
     pub(crate) fn write(&self, mut writer: Writer) -> Vec<Write> {
         let key = &self.keys[writer.key].name;
         let mut writes = vec![Write { value: Some(0), sent: self.begin, acknowledged: self.begin }];
@@ -190,7 +190,7 @@ impl Load {
             let sent = Instant::now();
             let said = writer.ways[way].say(&command);
             let acknowledged = Instant::now();
-            // If a delete is repeated, the first one may have deleted the key already.
+            // If the writer repeats a delete, the first request may have deleted the key already.
             let wanted: &[&[u8]] =
                 if value.is_some() { &[b"STORED\r\n"] } else { &[b"DELETED\r\n", b"NOT_FOUND\r\n"] };
             assert!(wanted.contains(&&said[..]), "{}: {}", command.escape_ascii(), said.escape_ascii());
@@ -207,6 +207,6 @@ fn next(mut random: u64) -> u64 {
     random ^ random << 17
 }
 
-/// The timeout for a reply. It is far longer than a reply takes, but shorter than a test.
+/// The timeout for a reply, which is far longer than a reply takes, but shorter than a test.
 const ONCE: Duration = Duration::from_secs(2);
 const TRIES: u32 = 10;

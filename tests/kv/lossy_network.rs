@@ -1,7 +1,7 @@
-//! Simulates a lossy network in front of a memcached server. It loses, duplicates, reorders and
-//! delays the balancer's upstream requests and the responses to them, and inserts forged responses.
-//! Client requests and health checks are forwarded unchanged. The kernel on test machines does not
-//! include netem.
+//! Simulates a lossy network in front of a memcached server. The simulated network loses,
+//! duplicates, reorders and delays the balancer's upstream requests and the responses to them, and
+//! inserts forged responses. Client requests and health checks are forwarded unchanged. The test
+//! does not use netem, because the kernel on test machines does not include it.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -72,8 +72,8 @@ impl Hop {
             return; // the request is lost
         }
         let twice = is_own && self.one_in(10);
-        // The server sends one response per command. Some commands have no response, so the wait is
-        // limited.
+        // The server sends one response per command. Some commands have no response, so the time to
+        // wait is limited.
         let commands = if is_own { room[8..length].iter().filter(|byte| **byte == b'\n').count() } else { 1 };
         let (request, mut answers) = (room[..length].to_vec(), Vec::new());
         for _ in 0..=usize::from(twice) {

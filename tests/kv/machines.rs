@@ -11,7 +11,7 @@ use crate::pair::Pair;
 
 /// The number of writes per key in one round.
 const WRITES: u32 = 24;
-/// The maximum number of rounds. A slow machine may need more than one.
+/// The maximum number of rounds. On a slow machine, more than one round may be needed.
 const ROUNDS: usize = 10;
 
 /// All writes of a round, and the reads through each balancer.
@@ -20,8 +20,8 @@ struct Heard {
     reads: [Vec<Read>; 2],
 }
 
-/// Returns the balancer through which half of the writes of a key go. The other half bypasses both
-/// balancers.
+/// Returns the balancer through which half of a key's writes go. The other half of the writes
+/// bypass both balancers.
 fn home(key: usize) -> usize {
     key % 2
 }
@@ -63,11 +63,11 @@ fn play(pair: &Pair, load: &Load, lease: Duration) -> Heard {
 #[derive(Debug, Default)]
 struct Staleness {
     reads: usize,
-    /// Reads whose value had been overwritten, but for less than the lease.
+    /// Reads of a value that had been overwritten, but less than one lease earlier.
     old: usize,
     oldest: Duration,
     /// Writes after which a read could detect an error: if the balancer served cached values for
-    /// twice the lease, that read would have been too old.
+    /// twice the lease, that read would have returned a value that is too old.
     tried: usize,
     longest_round_trip: Duration,
 }
@@ -127,14 +127,14 @@ fn bound_holds(lease: Duration) {
     }
 }
 
-/// With this lease, the balancer checks with the server whether the version of a cached value is
+/// With a lease of 100 ms, the balancer asks the server whether the version of a cached value is
 /// still current.
 #[test]
 fn copies_are_not_older_than_lease_100_ms() {
     bound_holds(Duration::from_millis(100));
 }
 
-/// With this lease, the balancer fetches cached values again.
+/// With a lease of 250 ms, the balancer fetches cached values again.
 #[test]
 fn copies_are_not_older_than_lease_250_ms() {
     bound_holds(Duration::from_millis(250));

@@ -92,7 +92,7 @@ impl Pair {
     }
 
     /// Returns clients for each balancer, one per address family. The balancers' counters show
-    /// which one receives the requests of a client.
+    /// which balancer receives the requests of a client.
     pub(crate) fn clients_of_each(&self) -> [[QueryClient; 2]; 2] {
         let [[a4, b4], [a6, b6]] = [true, false].map(|ipv4| {
             let (mut first, mut second) = (None, None);
@@ -217,8 +217,9 @@ fn host_route(vip: IpAddr) -> String {
     format!("{vip}/{}", if vip.is_ipv4() { 32 } else { 128 })
 }
 
-/// The number of clients to try. With this number, the probability that the router assigns none of
-/// them to a balancer is 1e-9. For servers and keys, the probability is similar.
+/// The number of clients to try. With this number of clients, the probability that the router
+/// assigns no client to a balancer is 1e-9. The probability that a server gets none of the keys is
+/// similar.
 const TRIES: usize = 40;
-/// The timeout of a drain. It is the drain time plus ten times the duration of the other steps.
+/// The timeout of a drain: the drain time plus ten times the duration of the other steps.
 const DRAINED: Duration = Duration::from_secs(90);

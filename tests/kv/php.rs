@@ -1,9 +1,10 @@
-//! Tests with the PHP extension memcache. It reads arrays of keys over UDP, and uses TCP for all
+//! Tests with the PHP extension memcache, which reads arrays of keys over UDP and uses TCP for all
 //! other operations.
 //!
 //! If all keys of an array belong to one server, memcached answers each key in a separate message.
-//! PHP treats this as a loss and requests the remaining keys again. If the keys belong to several
-//! servers, the balancer merges the answers into one reply, so PHP sends only one request.
+//! PHP treats separate messages as a loss and requests the remaining keys again. If the keys belong
+//! to several servers, the balancer merges the answers into one reply, so PHP sends only one
+//! request.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -53,7 +53,7 @@ fn proxied_clients_read_back_all_values() {
             let set = format!("set key{key} {key} 0 {}\r\n{value}\r\n", value.len());
             assert_eq!(scene.ask(&scene.client(ipv4), set.as_bytes()), b"STORED\r\n");
         }
-        // This value needs several datagrams.
+        // The value of the key `long` needs several datagrams.
         let (client, chunk) = (scene.client(ipv4), "c".repeat(1_000));
         assert_eq!(scene.ask(&client, b"set long 0 0 0\r\n\r\n"), b"STORED\r\n");
         for _ in 0..10 {
@@ -85,7 +85,8 @@ fn proxied_clients_read_back_all_values() {
         let begun = count(&scene, "proxied_begun");
         // One of the responses has eight datagrams, and all others have one.
         assert_eq!((begun, count(&scene, "proxied_answers")), (192, begun + 7), "{}", scene.diagnosis());
-        // Some server responses arrived at a different packet thread than their request.
+        // Some server responses must have arrived at a packet thread that did not handle the
+        // request.
         assert!(count(&scene, "to_threads") > 0, "{}", scene.diagnosis());
         scene.drops_become(&[]);
     }

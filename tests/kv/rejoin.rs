@@ -1,5 +1,5 @@
-//! Tests of a server that returns after an outage. During the outage, its values were overwritten
-//! on other servers. Clients must not read the old values.
+//! Tests of a server that returns after an outage. During the outage, the values of this server
+//! were overwritten on other servers. Clients must not read the old values.
 
 use nix::sys::signal::Signal;
 use testbed::{QueryClient, eventually};
@@ -39,7 +39,7 @@ pub(crate) fn overwrite(scene: &Scene, client: &QueryClient, keys: &[usize]) {
     }
 }
 
-/// Reads each key until its own server is back and empty. Until then, reads must return the new
+/// Reads each key until its own server is back and empty. Before that, reads must return the new
 /// value. No read may return the old value.
 fn nothing_old(scene: &Scene, client: &QueryClient, keys: &[usize]) {
     for key in keys {

@@ -137,8 +137,8 @@ fn replicas_survive_server_failure_without_old_values() {
     }
     for (key, own) in own.iter().enumerate() {
         assert_eq!(scene.ask(&client, &set(key, "new")), b"STORED\r\n");
-        // The two remaining servers must have the value. It has a short lifetime on the replacement
-        // server.
+        // The two remaining servers must have the value, which has a short lifetime on the
+        // replacement server.
         let left = each(&scene, format!("mg key{key} t\r\n").as_bytes());
         assert_eq!(left.len(), 2);
         for (server, said) in left {
@@ -153,8 +153,8 @@ fn replicas_survive_server_failure_without_old_values() {
     for (key, own) in own.iter().enumerate() {
         let said = scene.ask(&scene.client(key % 2 == 0), &get(key));
         assert!(said == b"END\r\n" || said == found(key, "new"), "{}", said.escape_ascii());
-        // The write tables are updated after the health state, so a write may still reach the
-        // previous servers.
+        // The tables that select servers for writes are updated later than the health state, so a
+        // write may still reach the previous servers.
         let is_home = || {
             assert_eq!(scene.ask(&client, &set(key, "newer")), b"STORED\r\n");
             own.is_subset(&holders(&scene, key, "newer")).then_some(())
@@ -196,8 +196,8 @@ fn replicas_acknowledge_write_after_enough_servers() {
     ] {
         let mut scene = Scene::new(|bed| {
             let mut config = config(bed, &replicas(3, ack));
-            // Health checks must not mark the servers as down, so the test uses a higher `fall`
-            // than usual: the servers hang for longer than the usual number of failures takes.
+            // Health checks must not mark the hanging servers as down, so the test raises `fall`:
+            // the outage is longer than the usual number of failed checks takes.
             config.more = config.more.replace("fall = 4", "fall = 600");
             config
         });

@@ -80,7 +80,8 @@ fn nutcracker_ring_matches_for_3_000_keys() {
 /// The address on the client host at which the proxy listens.
 const PROXY: SocketAddr = SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 22_121));
 
-/// Starts the proxy nutcracker on the client host. It connects to the servers' own addresses.
+/// Starts the proxy nutcracker on the client host. The proxy connects to the servers' own
+/// addresses.
 fn nutcracker(bed: &Bed, hash: &str) -> Process {
     let mut file = format!(
         "pool:\n  listen: {PROXY}\n  hash: {hash}\n  distribution: ketama\n  timeout: 20000\n  servers:\n"

@@ -13,15 +13,15 @@ use crate::load::{Load, Way, Writer};
 use crate::pair::Pair;
 use crate::scene::BOUND;
 
-/// The number of readers: one per address family and balancer.
+/// The number of readers: one for each combination of address family and balancer.
 const READERS: usize = 4;
 const LEASE: Duration = Duration::from_millis(500);
 const CACHE: &str = ", cache = { memory = \"16MiB\", lease = \"500ms\" }";
 /// The interval between two samples of the counters.
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// Counters of each server at one time. They are read in the order of the fields: finished requests
-/// first, then requests that the server counted, then requests that were sent.
+/// Counters of each server at one time. The counters are read in the order of the fields: finished
+/// requests first, then requests that the server counted, then requests that were sent.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     settled: [u64; 2],
@@ -119,8 +119,8 @@ fn play(pair: &mut Pair, load: &Load) -> Heard {
         let readers: Vec<_> = readers.map(read).collect();
         let write = |(key, client)| {
             let (ways, pause) = (vec![Way::Through(client)], LEASE..3 * LEASE);
-            // The cache does not store deleted keys, so each read of them would reach the server.
-            // The writers therefore do not delete keys.
+            // The cache does not store deleted keys, so each read of a deleted key would reach the
+            // server. The writers therefore do not delete keys.
             scope.spawn(move || load.write(Writer { key, ways, writes: u32::MAX, deletes: 0, pause }))
         };
         let writers: Vec<_> = writers.into_iter().map(write).collect();

@@ -9,7 +9,7 @@ use testbed::{
     start_memcached,
 };
 
-/// The timeout of the tests. It is ten times the longest wait on two busy cores.
+/// The timeout of the tests, which is ten times the longest wait on two busy cores.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
 /// The time for which a test waits for a reply that must not arrive. On these links a reply takes
 /// less than a millisecond.
@@ -38,7 +38,7 @@ pub(crate) fn config(bed: &Bed, kv: &str) -> LbConfig {
     config.pool_keys = format!(
         "checks = [\"cache\"]\nkv = {{ protocol = \"memcached\", clients = [\"{v4}\", \"{v6}\"]{kv} }}\n"
     );
-    // These limits are long enough for slow machines.
+    // The limits of the health check are long enough for slow machines.
     config.more = "[check.cache]\nmemcached = { transport = \"udp\" }\nvia = \"vip\"\n\
                    interval = \"1s\"\ntimeout = \"900ms\"\nfall = 4\n"
         .into();
@@ -137,7 +137,8 @@ pub(crate) fn are_serving(balancer: &Balancer, count: usize) -> bool {
     backends.iter().filter(|backend| backend["state"] == "serving").count() == count
 }
 
-/// Starts a memcached server on a backend. It listens on the VIPs and on the backend's own address.
+/// Starts a memcached server on a backend. The server listens on the VIPs and on the backend's own
+/// address.
 pub(crate) fn memcached(bed: &Bed, host: &Host) -> Process {
     memcached_with(bed, host, &[])
 }

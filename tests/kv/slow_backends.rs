@@ -1,6 +1,7 @@
 //! Simulates a network that delays writes to a memcached server, and the responses to these writes.
 //! Reads, health checks and upstream requests are not delayed, so the balancer fetches values while
-//! writes are in flight. The kernel on test machines does not include netem.
+//! writes are in flight. The test does not use netem, because the kernel on test machines does not
+//! include it.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::Range;
@@ -103,8 +104,8 @@ impl Hop {
     }
 }
 
-/// The delay of a write in milliseconds. It is longer than the balancer waits after a write before
-/// it fetches the key again.
+/// The delay of a write in milliseconds. The minimum delay is longer than the time that the
+/// balancer waits between a write of a key and its next fetch of this key.
 const THERE: Range<u64> = 5..60;
 const BACK: Range<u64> = 0..30;
 const TICK: Duration = Duration::from_millis(5);

@@ -135,7 +135,7 @@ fn judge(scene: &Scene, families: &[bool]) {
         reads.len()
     );
     assert!(passed[0] >= writes && passed[1] >= writes && passed[2] > 0, "{}", scene.diagnosis());
-    // Some server responses arrived at a different packet thread than their request.
+    // Some server responses must have arrived at a packet thread that did not handle the request.
     assert!(counted(scene, "to_threads") > 0, "{}", scene.diagnosis());
 }
 
@@ -210,8 +210,8 @@ fn strict_writes_return_server_responses() {
         }
         assert_eq!(counted(&scene, "proxied_begun"), before + 8, "{}", scene.diagnosis());
     }
-    // These counts include all commands with one key, over both address families. One command per
-    // family gets no response.
+    // The counts of proxied requests and responses include all commands with one key, over both
+    // address families. One command per family gets no response.
     let passed = ["proxied_begun", "proxied_answers"].map(|name| counted(&scene, name));
     assert_eq!(passed, [42, 40], "{}", scene.diagnosis());
     scene.drops_become(&[]);

@@ -1,5 +1,5 @@
 //! Tests of upgrades while the balancer sends upstream requests. At no time during an upgrade may
-//! another program bind one of its source ports.
+//! another program be able to bind one of the balancer's source ports.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -18,13 +18,14 @@ use crate::pair::Key;
 use crate::rejoin;
 use crate::scene::{BOUND, PATIENT, SILENCE, Scene, config, memcached_with};
 
-/// Without invalidation, a cached value would be served for another second after a write.
+/// Enables a strict cache. Without invalidation, this cache would serve an overwritten value for up
+/// to one more second.
 const STRICT: &str = ", cache = { memory = \"16MiB\", lease = \"1s\", strict = true }";
 const HOT_KEYS: usize = 12;
 const READERS: usize = 6;
-/// The time without a response after which a reader repeats a request. During an upgrade a queue
-/// has no socket for about 40 ms. Readers must read often during the time in which each process has
-/// some of the queues.
+/// The time without a response after which a reader repeats a request. During an upgrade, each
+/// queue is without a socket for about 40 ms. Readers must read often while the queues are divided
+/// between the old and the new process.
 const AGAIN: Duration = Duration::from_millis(20);
 /// A port in the middle of the default range of `io.source_ports`.
 const SOURCE_PORT: u16 = 61_100;
@@ -90,8 +91,8 @@ fn upgrade_serves_no_unflushed_server() {
     rejoin::row(&scene, server, is_refused);
 }
 
-/// While both processes have some of the queues, a write through one process cannot invalidate
-/// cached values of the other.
+/// While the queues are divided between the old and the new process, a write through one process
+/// cannot invalidate values in the cache of the other process.
 #[test]
 fn upgrade_keeps_strict_reads_fresh() {
     let scene = with_heirs(&format!("{STRICT}{PATIENT}"));
@@ -174,7 +175,7 @@ fn all_answered(scene: &Scene, lists: &[Vec<usize>]) {
     }
 }
 
-/// Returns three requests, each of which has one key.
+/// Returns three requests with one key each.
 fn plain() -> [Vec<usize>; 3] {
     [vec![3], vec![11], vec![29]]
 }

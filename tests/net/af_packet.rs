@@ -38,8 +38,8 @@ fn af_packet_serves_requests_and_counters_match() {
         let counts = scene.settled();
         assert_eq!((counts.drops(), counts.over_threads(&["replies"])), (vec![], 4));
         assert_eq!(counts.modes(), [("lb0".to_owned(), "af-packet".to_owned())]);
-        // All backends use the same encapsulation. Packets are therefore received with the required
-        // headroom in front, and are not moved.
+        // All backends use the same encapsulation. Packets are therefore received with the headroom
+        // that this encapsulation needs, and are not moved in memory.
         assert_eq!(counts.over_threads(&["head_room_mismatch"]), 0);
         scene.taken_off(counts.sent());
         let socket = LbConfig::admin_socket(&scene.bed, 0);
@@ -82,9 +82,9 @@ fn af_packet_hides_vip_packets_from_the_kernel() {
     let scene = Scene::with(config);
     let host = &scene.bed.balancers[0];
     let vips = [true, false].map(|ipv4| scene.bed.vip(ipv4, Bed::ECHO_PORT).ip());
-    // In the first case the host forwards packets, so its network stack would send them back to the
-    // router. In the second case the host has the VIP addresses and would send errors for closed
-    // ports.
+    // In the first case, the host has IP forwarding enabled, so its network stack would send
+    // packets for the VIPs back to the router. In the second case the host has the VIP addresses
+    // and would send errors for closed ports.
     host.ns.sysctl(&[("ipv4/conf/all/forwarding", "1"), ("ipv6/conf/all/forwarding", "1")]).unwrap();
     for is_local in [false, true] {
         if is_local {
@@ -101,8 +101,8 @@ fn af_packet_hides_vip_packets_from_the_kernel() {
             let mut flows = scene.flows(ipv4, 20);
             scene.round(&mut flows);
         }
-        // The router sends all packets to the balancer through this port. Packets from a VIP may
-        // come back to it only inside a tunnel.
+        // The router sends all packets to the balancer through this port. A packet from a VIP may
+        // return through this port only in encapsulated form.
         let frames = eventually(BOUND, || Some(seen.frames()).filter(|frames| frames.len() >= 40)).unwrap();
         let back: Vec<_> = frames.iter().filter(|frame| !frame.outgoing).collect();
         assert!(back.is_empty() && frames.len() == 40, "local: {is_local}: {back:02x?}");
@@ -223,8 +223,8 @@ fn af_packet_drops_merged_and_oversized_packets() {
         assert!(counted.is_some(), "{length}\n{}", scene.diagnosis());
     }
     assert_eq!(merged(), 2);
-    // With GRO, a NIC merges packets of a connection that arrive in quick succession. It is on by
-    // default on many NICs.
+    // With GRO, a NIC merges packets of a connection that arrive in quick succession. GRO is
+    // enabled by default on many NICs.
     host.ns.text("ethtool", &["-K", host.device, "gro", "on"]).unwrap();
     let vip = scene.bed.vip(true, Bed::HTTP_PORT);
     let sender = scene.bed.client.ns.spawn(move || {
@@ -249,7 +249,7 @@ fn af_packet_recovers_link_and_detects_lost_program() {
     // The packet threads check their own health four times during this pause.
     std::thread::sleep(Duration::from_secs(1));
     host.ns.ip(&format!("link set {} up", host.device)).unwrap();
-    // The kernel removes the routes when the link goes down.
+    // The kernel has removed the routes because the link was down.
     routes.iter().for_each(|route| host.ns.ip(&format!("route replace {route}")).unwrap());
     assert_eq!(scene.balancer.ask_plainly("/healthz").unwrap(), (200, "healthy".into()));
     let back = || {

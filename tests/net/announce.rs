@@ -1,5 +1,4 @@
-//! Tests of VIP announcements to BIRD. They check which routes the router has in each state of the
-//! balancer.
+//! Tests of VIP announcements to BIRD: which routes the router has in each state of the balancer.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use testbed::{Bed, BedSpec, LbConfig, Router, RouterKind, eventually};
 
 use crate::scene::{BOUND, Scene, verb};
 
-/// BIRD in the router's namespace. It does not install kernel routes.
+/// BIRD in the router's namespace, configured to install no kernel routes.
 struct Bird(Router);
 
 impl Bird {
@@ -21,7 +20,7 @@ impl Bird {
         self.0.ask(question).unwrap()
     }
 
-    /// Repeats a query until `wanted` accepts the output. Returns the elapsed time.
+    /// Repeats a query until `wanted` accepts the output, and returns the elapsed time.
     fn until(&self, scene: &Scene, question: &str, wanted: impl Fn(&str) -> bool) -> Duration {
         let start = Instant::now();
         let found = self.0.until(question, wanted);

@@ -1,4 +1,5 @@
-//! Tests `status` with a large number of backends that are down. Its output must stay short.
+//! Tests `status` with a large number of backends that are down. The output of the command must
+//! stay short.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -9,7 +10,7 @@ use crate::scene::{BOUND, Scene, count};
 use crate::soak::footprint;
 
 /// Returns pools with 1,024 unavailable backends each, and VIPs for each pool. The backends of the
-/// testbed are up, so the balancer does not suspect its own network.
+/// testbed are up, so that the balancer does not suspect its own network.
 fn with_dead(pools: usize) -> String {
     let mut text = String::from(
         "[check.web]\ntcp = { port = 80 }\n[check.dead]\ntcp = { port = 9 }\ninterval = \"60s\"\nfast_interval = \"60s\"\n\

@@ -198,8 +198,8 @@ fn child_ends_with_its_namespace() {
     assert_eq!(child.wait().unwrap().signal(), Some(9));
 }
 
-/// The next test runs this function in a separate process and kills it. It builds a testbed and
-/// waits.
+/// Builds a testbed and waits. The next test runs this function in a separate process and kills the
+/// process.
 #[test]
 fn holder_of_a_bed() {
     let Ok(witness) = env::var(HOLDER) else { return };
@@ -220,8 +220,8 @@ fn holder_of_a_bed() {
 
 #[test]
 fn killed_testbed_leaves_no_process_or_namespace() {
-    // Each namespace of the testbed gets one end of a link, and this namespace has the other end. A
-    // link disappears when the namespace of the testbed is removed.
+    // Each namespace of the testbed gets one end of a link, and the namespace `witness` has the
+    // other end. A link disappears when the namespace of the testbed is removed.
     let witness = Namespace::new("witness").unwrap();
     let links = || (0..9).filter(|n| device_counts(&witness, &format!("w{n}")).is_ok()).count();
     let mut holder = Command::new(env::current_exe().unwrap())

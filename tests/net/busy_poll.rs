@@ -1,6 +1,6 @@
 //! Tests of busy polling with a driver that does not support it, such as veth since Linux 6.13. The
-//! balancer must log this once and use interrupts instead. The `zero-copy` test lane covers drivers
-//! with busy polling.
+//! balancer must log once that busy polling is unavailable, and use interrupts instead. The
+//! `zero-copy` test lane covers drivers with busy polling.
 
 use testbed::LbConfig;
 

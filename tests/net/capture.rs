@@ -1,4 +1,4 @@
-//! Tests of `sluicegate capture`. They read the capture files with tshark.
+//! Tests of `sluicegate capture`, which read the capture files with tshark.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ fn shown(scene: &Scene, file: &Path) -> Vec<Shown> {
     read(scene, file).unwrap()
 }
 
-/// Reads the capture file. Returns an error while its last block is incomplete.
+/// Reads the capture file. Returns an error while the last block of the file is incomplete.
 fn read(scene: &Scene, file: &Path) -> anyhow::Result<Vec<Shown>> {
     let mut tshark = Command::new("tshark");
     tshark.args(["-n", "-r"]).arg(file).args(["-T", "fields", "-E", "separator=|"]);
@@ -98,9 +98,9 @@ fn replay_of_capture_has_each_packet_once() {
     let running = start(&scene, "replayed", &["--snaplen", "2048"]);
     let mut frames = Vec::new();
     for id in 0..8 {
-        // Later fragments arrive before the first one and are held until it arrives. Some fragments
-        // are passed to a different thread, which is selected by the hash of addresses and
-        // protocol.
+        // Later fragments arrive before the first fragment and are held until it arrives. Some
+        // fragments are passed to a different thread, which is selected by the hash of addresses
+        // and protocol.
         let mut whole = scene.frame(id % 2 == 0, Bed::SINK_PORT);
         whole.source.set_port(5_000 + id);
         whole.payload = vec![7; 600];
@@ -218,8 +218,8 @@ fn capture_ends_at_limits_and_with_its_client() {
     let scene = Scene::with(LbConfig::new);
     let mut flows = scene.flows(true, 20);
     let sampled = start(&scene, "sampled", &["--sample", "1/10", "--count", "3"]);
-    // The first round has 20 packets. The sample takes the first and the eleventh of them. The
-    // capture is still running then, and ends with the twenty-first packet.
+    // The first round has 20 packets, of which the capture samples the first and the eleventh. The
+    // capture ends only with the twenty-first packet.
     scene.round(&mut flows);
     let refused = verb(&scene.bed, &["capture", "--socket", &socket(&scene), "-w", "-"]);
     assert!(refused.code == Some(1) && refused.err.contains("a capture is already running"), "{refused:?}");
@@ -268,8 +268,8 @@ fn capture_selects_prefix_group_vip_by_name() {
         let frame = FrameSpec { destination: to, ..scene.frame(to.is_ipv4(), 54) };
         inject(&scene.bed.router, port, &frame.bytes()).unwrap();
     };
-    // The capture must contain packets to addresses in the configured and in an unknown cluster. It
-    // must not contain packets to other suffixes of the group or to other VIPs.
+    // The capture must contain packets to addresses in the configured and in an unknown cluster.
+    // The capture must not contain packets to other suffixes of the group or to other VIPs.
     let wanted = ["198.51.100.148:54", "[2001:db8:e:ab00::20]:54"].map(|to| to.parse().unwrap());
     let other = ["198.51.100.21:54", "[2001:db8:e::21]:54"].map(|to| to.parse().unwrap());
     wanted.into_iter().chain(other).for_each(send);

@@ -36,7 +36,8 @@ fn pieces_to_either(ipv4: bool) {
         for (frames, host) in to.into_iter().zip(hosts) {
             send_at(&scene.bed.router, &host.port, frames, 20_000.0).unwrap();
         }
-        // Waiting here limits the packets in flight to the size of a ring.
+        // The test waits after each group of packets, so that the packets in flight fit into a
+        // ring.
         have_had(&inboxes, n * WINDOW);
     }
     let all = have_had(&inboxes, datagrams);

@@ -29,7 +29,8 @@ rise = 1
 ";
 
 /// Returns a configuration with a small connection table. The flood entries fit into the table only
-/// if timeouts are shortened. With shortened timeouts, they fill at least half of the table.
+/// if timeouts are shortened. With shortened timeouts, the flood entries fill at least half of the
+/// table.
 fn config(bed: &Bed, round: usize) -> LbConfig {
     let mut config = LbConfig::new(bed).weights(&[[1, 1, 1, 1], [1, 3, 1, 1], [2, 1, 0, 1]][round % 3]);
     config.pool_keys = "checks = [\"web\"]".into();
@@ -38,7 +39,7 @@ fn config(bed: &Bed, round: usize) -> LbConfig {
     config
 }
 
-/// Returns the source address and port of packet `n`. Each flood has its own addresses.
+/// Returns the source address and port of packet `n`. Each flood has a separate range of addresses.
 fn source(kind: usize, n: usize) -> SocketAddr {
     let port = 1_024 + u16::try_from(n % 60_000).unwrap();
     let host = u8::try_from(kind * 36 + n / 60_000 % 36).unwrap();
@@ -58,7 +59,7 @@ const FLOODS: [Kind; 7] = [
     ("fragments", |from, n| {
         let whole = FrameSpec { payload: vec![7; 600], ..from.clone() };
         let pieces = cut(&whole.bytes(), u32::try_from(n).unwrap(), 200);
-        // The other fragments of the datagram are never sent.
+        // Sends only a part of the fragments of each datagram.
         if n.is_multiple_of(2) { pieces[..1].to_vec() } else { pieces[1..].to_vec() }
     }),
     ("forged ICMP", |from, _| {
@@ -83,7 +84,7 @@ fn floods(scene: &Scene, per_second: f64) -> Vec<(&'static str, Flood)> {
         let round = move || {
             next += ROUND;
             let of = |n: usize| {
-                // Both packets of a pair have the same source. The second packet is sent one round
+                // The two packets of a pair have the same source, and the second is sent one round
                 // after the first.
                 let is_pair = [ACK_PAIRS, HANDSHAKES].contains(&name);
                 let nth = if is_pair { n / (2 * ROUND) * ROUND + n % ROUND } else { n };
@@ -139,7 +140,7 @@ fn wave(scene: &mut Scene, number: usize, downloads: usize, length: Duration) ->
     let ended = running.join();
     let (broke, whole): (Vec<_>, Vec<_>) = ended.into_iter().partition(|one| one.broke.is_some());
     let others: Vec<_> = broke.iter().filter(|one| one.backend != name).collect();
-    assert!(others.is_empty(), "wave {number}: {others:?}\n{}", scene.diagnosis());
+    assert!(others.is_empty(), "round of faults {number}: {others:?}\n{}", scene.diagnosis());
     (whole.len(), broke.len())
 }
 
@@ -149,15 +150,15 @@ fn combined_faults_break_no_download_of_healthy_backends() {
     let spec = BedSpec { backends: 4, queues: 2, ..BedSpec::default() };
     let mut scene = Scene::new(&spec, |bed| config(bed, 0));
     scene.bed.router.sysctl(&[("ipv6/conf/all/keep_addr_on_down", "1")]).unwrap();
-    // After lost ACKs, Linux changes the IPv6 flow label and the transmit hash of a connection. The
-    // router would then choose a different queue. Packets would reach a thread that does not have
-    // the connection in its table.
+    // After lost ACKs, Linux changes the IPv6 flow label and the transmit hash of a connection.
+    // With a different hash, the router would choose a different queue, and packets would reach a
+    // thread that does not have the connection in its table.
     for host in scene.bed.backends.iter().chain([&scene.bed.client]) {
         host.ns.sysctl(&[("core/txrehash", "0"), ("ipv6/auto_flowlabels", "0")]).unwrap();
     }
     let (downloads, length) = (count(20, 200), Duration::from_secs(count(10, 50) as u64));
     let (start, time) = (Instant::now(), Duration::from_secs(count(20, 1_800) as u64));
-    #[expect(clippy::cast_precision_loss, reason = "packets a second")]
+    #[expect(clippy::cast_precision_loss, reason = "the rate is far below 2^52")]
     let floods = floods(&scene, count(300, 1_000) as f64);
     let (mut waves, mut whole, mut broken, mut warm) = (0, 0, 0, None);
     while start.elapsed() < time || waves < 2 {
@@ -176,7 +177,7 @@ fn combined_faults_break_no_download_of_healthy_backends() {
     let counts = scene.balanced(10 * BOUND);
     let ((descriptors, resident), warm) = (footprint(&scene), warm.unwrap());
     println!(
-        "{waves} waves in {:?}: {whole} downloads whole, {broken} broken by their backend's death; sent {sent:?}; \
+        "{waves} waves in {:?}: {whole} downloads whole, {broken} broken by a backend failure; sent {sent:?}; \
          {} received, {} lost before threads, dropped {:?}; descriptors {} then {descriptors}, resident {} KiB then {resident}",
         start.elapsed(),
         counts.received(),
@@ -185,10 +186,14 @@ fn combined_faults_break_no_download_of_healthy_backends() {
         warm.0,
         warm.1
     );
-    assert!(descriptors <= warm.0 + 4, "{descriptors} open descriptors, but {} after the first wave", warm.0);
+    assert!(
+        descriptors <= warm.0 + 4,
+        "{descriptors} open descriptors, but {} after the first round of faults",
+        warm.0
+    );
     assert!(
         resident < warm.1 + 16 * 1024,
-        "{resident} KiB of resident memory, but {} KiB after the first wave",
+        "{resident} KiB of resident memory, but {} KiB after the first round of faults",
         warm.1
     );
     scene.ask(true, 8);

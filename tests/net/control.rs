@@ -116,7 +116,7 @@ fn state(scene: &Scene, backend: &str) -> Value {
     rows.as_array().unwrap().iter().find(|row| row["name"] == backend).cloned().unwrap_or_default()
 }
 
-/// Waits until a backend has the state `wanted`. Returns how long this took.
+/// Waits until a backend has the state `wanted`. Returns the elapsed time.
 fn becomes(scene: &Scene, backend: &str, wanted: &str) -> Duration {
     let start = Instant::now();
     let seen = eventually(10 * BOUND, || (state(scene, backend)["state"] == wanted).then_some(()));
@@ -129,7 +129,7 @@ fn becomes(scene: &Scene, backend: &str, wanted: &str) -> Duration {
     start.elapsed()
 }
 
-/// Sends a request on each open connection. Returns the backends that answered.
+/// Sends a request on each open connection, and returns the backends that answered.
 fn use_each(scene: &Scene, open: &mut [Connection]) -> Vec<String> {
     let answer =
         |one: &mut Connection| one.get("/").unwrap_or_else(|e| panic!("{e}\n{}", scene.diagnosis())).backend;
@@ -178,7 +178,7 @@ fn drain_reports_remaining_flows_and_waits() {
     let left = format!("b1: {} active flows and 0 idle entries left, the drain continues", on("b1"));
     assert!(ended.code == Some(1) && ended.err.contains(&left), "{}{}", ended.out, ended.err);
     assert_eq!(state(&scene, "b1")["state"], "draining");
-    // When the flows end, waiting for the drain ends too.
+    // When the flows end, the command that waits for the drain ends too.
     drop(open);
     let ended = drain(&[]);
     assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
@@ -196,7 +196,7 @@ fn counted_flows(scene: &Scene, backend: &str) -> (u64, u64) {
 }
 
 /// Flow counts are cached for a second. A drain must not use a count from before the drain command,
-/// because the drain could then end too early.
+/// because the drain could end too early.
 #[test]
 fn drain_ignores_outdated_flow_count() {
     let scene = Scene::with(LbConfig::new);
@@ -438,8 +438,8 @@ fn config_file_changes_are_watched() {
     scene.balancer.process.wait_for_line_after(seen, BOUND, |line| line.contains("reloaded")).unwrap();
     assert_eq!(names(scene.ask(true, 20).iter().map(|reply| &reply.backend)), ["b1"].into());
     let start = Instant::now();
-    // The balancer reloads a file that has not changed for a while. If a busy machine delays the
-    // writer for that long, a reload is allowed.
+    // The balancer reloads a changed file after the file has stayed unchanged for about a second.
+    // If a busy machine delays the writer for that long, a reload is allowed.
     let (mut last, mut rests) = (start, 0);
     for n in 0..1_000 {
         replace(&[[1, 1, 1], [2, 1, 1]][n % 2]);
@@ -493,7 +493,7 @@ fn reload_of_a_thousand_vips_is_fast() {
     let mut scene = Scene::with(|bed| large(bed, 0));
     let mut flows = scene.flows(true, 10);
     // On a busy machine, the balancer may be ready before all 20,000 next hops are resolved.
-    // Packets to backends without a next hop are lost until then.
+    // Packets to backends whose next hop is not resolved yet are lost.
     let resolved = eventually(BOUND, || flows.round().unwrap().iter().all(Option::is_some).then_some(()));
     assert!(resolved.is_some(), "{}", scene.diagnosis());
     let before = scene.round(&mut flows);

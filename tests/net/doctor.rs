@@ -11,7 +11,8 @@ use testbed::{Balancer, Bed, BedSpec, Ended, LbConfig, Process};
 
 use crate::scene::{BOUND, verb};
 
-/// A host and the configuration file for it. `doctor` checks both. No balancer runs on the host.
+/// A host and the configuration file for it, both of which `doctor` checks. No balancer runs on the
+/// host.
 struct Patient {
     bed: Bed,
     file: PathBuf,
@@ -40,8 +41,8 @@ impl Patient {
         self.findings().into_iter().find(|finding| finding["id"] == id)
     }
 
-    /// Returns the finding with this `id`. Panics unless it has this level and its text contains
-    /// `words`.
+    /// Returns the finding with this `id`. Panics unless the finding has this level and its text
+    /// contains `words`.
     fn found(&self, id: &str, level: &str, words: &str) -> Value {
         let ended = self.ended();
         let finding = findings(&ended).into_iter().find(|finding| finding["id"] == id);

@@ -20,7 +20,7 @@ fn rises(scene: &Scene, reason: &str, count: u64, act: impl FnOnce()) {
     assert_eq!(
         sum(&after) - sum(&before),
         count,
-        "other reasons than {reason} increased, {:?}",
+        "drop counters other than {reason} increased, {:?}",
         after.drops()
     );
     assert_eq!(after.sent(), before.sent(), "{reason}");
@@ -46,7 +46,7 @@ fn each_reason_counts_its_own_packets() {
         });
         rises(&scene, "malformed", 1, || {
             let mut lying = scene.frame(ipv4, Bed::SINK_PORT).bytes();
-            // The length in the IP header exceeds the frame.
+            // The length field in the IP header exceeds the length of the frame.
             lying[if ipv4 { 16 } else { 18 }] = 0x05;
             send(&lying);
         });

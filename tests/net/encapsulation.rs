@@ -65,8 +65,8 @@ fn wrapped(frames: &[testbed::Captured]) -> Vec<Outer> {
     frames.iter().filter(|f| !f.outgoing).map(|f| Frame::parse(&f.bytes).unwrap().outer().unwrap()).collect()
 }
 
-/// Checks that `value` is the same for all packets of a flow and differs between flows. Returns the
-/// values.
+/// Checks that `value` is the same for all packets of a flow and differs between flows. Returns one
+/// value for each flow.
 fn one_value_a_flow<T: Ord + Copy + std::fmt::Debug>(
     wrapped: &[Outer],
     value: impl Fn(&Outer) -> T,

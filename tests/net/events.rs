@@ -33,7 +33,8 @@ fn events(scene: &Scene, more: &[&str]) -> Vec<Value> {
     said["events"].as_array_mut().map(std::mem::take).unwrap()
 }
 
-/// Waits for an event of this kind whose text starts with `words`. Returns the newest one.
+/// Waits for an event of this kind whose text starts with `words`, and returns the newest such
+/// event.
 fn wait_for(scene: &Scene, kind: &str, words: &str) -> Value {
     let begins = |event: &Value| {
         let cause = event["cause"].as_str().map(|cause| format!(": {cause}")).unwrap_or_default();
@@ -54,7 +55,7 @@ fn each_state_change_is_logged_as_event_once() {
     });
     wait_for(&scene, "machine", "ready");
 
-    // The backend b2 fails. Then the other backend is drained, and the VIPs have no backend left.
+    // The backend b2 fails. Then the backend b1 is drained, and the VIPs have no backend left.
     drop(scene.bed.http.remove(1));
     let down = wait_for(&scene, "backend", "backend down");
     let about = (&down["about"]["backend"], &down["about"]["check"], &down["severity"]);

@@ -66,7 +66,7 @@ fn large_pings_are_answered_directly() {
     }
     let counts = scene.settled();
     // A packet of 4,008 bytes has three fragments. Replies bypass the balancer, but ICMP errors
-    // that routers send about replies go through it.
+    // that routers send about replies go through the balancer.
     println!("40 requests in 120 fragments, {} ICMP errors about replies", counts.sent() - 120);
     assert!((120..=123).contains(&counts.sent()), "{}", scene.diagnosis());
     assert_eq!((counts.over_threads(&["replies"]), counts.drops()), (0, vec![]));
@@ -152,8 +152,8 @@ fn add_clients(scene: &Scene, ipv4: bool) -> Vec<IpAddr> {
 }
 
 /// Returns an unconnected socket. For unconnected sockets, Linux increments the IP identification
-/// per pair of addresses. For connected sockets it starts at random values, so that two datagrams
-/// could have the same identification within seconds.
+/// per pair of addresses. For connected sockets, the identification starts at random values, so two
+/// datagrams could have the same identification within seconds.
 fn open(scene: &Scene, client: IpAddr) -> UdpSocket {
     scene.bed.client.ns.run(move || UdpSocket::bind((client, 0)).unwrap())
 }
@@ -294,8 +294,8 @@ fn pieces_in_any_order(ipv4: bool) {
     let windows: Vec<Vec<Vec<u8>>> = cut.chunks(WINDOW).map(|some| shuffle(some, &mut random)).collect();
     let (sent, port) = (windows.concat().len(), &scene.bed.balancers[0].port);
     let start = Instant::now();
-    // Waiting after each window limits the fragments in flight to the size of a ring. Therefore,
-    // even on a busy machine, no packet is lost before it reaches the balancer.
+    // The test waits after each window, so that the fragments in flight fit into a ring. Even on a
+    // busy machine, no packet is therefore lost before it reaches the balancer.
     for (n, window) in (1..).zip(windows) {
         send_at(&scene.bed.router, port, window, 40_000.0).unwrap();
         have_had(&inboxes, n * WINDOW);

@@ -1,6 +1,6 @@
-//! Tests of prefix groups. The balancer must also serve VIP addresses with the prefixes of other
-//! clusters, which are not configured. The kernel must receive packets for the machine's own
-//! addresses, even if the addresses are inside a prefix of the group.
+//! Tests of prefix groups. The balancer must also serve VIP addresses that have the prefix of a
+//! different cluster, although these addresses are not configured. The kernel must receive packets
+//! for the machine's own addresses, even if the addresses are inside a prefix of the group.
 
 use std::net::IpAddr;
 
@@ -75,7 +75,7 @@ fn group_vip_is_served_in_unknown_clusters() {
     for other in ["198.51.100.21", "2001:db8:e::21"].map(ip) {
         is_silent(&scene, other);
     }
-    // These addresses have a prefix of the group but no VIP suffix.
+    // The two unserved addresses have a prefix of the group but no VIP suffix.
     scene.drops_become("no_vip", 2);
 }
 

@@ -1,8 +1,8 @@
 //! Runs the commands of how-to and reference pages after the tutorial `real-machines.md`.
 //!
 //! The pages run one after the other, as an operator would read them: the configuration after one
-//! page is the configuration before the next one. The commands of each page run as they are in the
-//! page, in a shell of their own. `quick_start` describes the hosts.
+//! page is the configuration before the next one. The commands of each page run unchanged in a
+//! separate shell. The module `quick_start` describes the hosts.
 
 use std::fs;
 
@@ -53,7 +53,7 @@ fn append_to_configuration(page: &str) -> String {
     format!("cat >> /etc/sluicegate/sluicegate.toml <<'TOML'\n{}TOML\n", lines.collect::<String>())
 }
 
-/// Returns the commands of a page in the sections for which `wanted` is `true`.
+/// Returns the commands from those sections of a page for which `wanted` returns `true`.
 fn commands(page: &str, wanted: impl Fn(&str) -> bool) -> String {
     let found: Vec<Section> = sections(&read(page));
     let found: Vec<_> = found.into_iter().filter(|section| wanted(&section.heading)).collect();
@@ -126,7 +126,8 @@ fn how_to_pages_run_after_the_tutorial() {
         shows(page, "\nbackends     2 serving, 0 draining");
     }
     shows("end", "this is b");
-    // A script gives the same result everywhere, so the page shows exactly this output.
+    // The simulation gives the same result on every machine, so the page must show exactly this
+    // output.
     let simulated = read("how-to/simulate-a-change.md");
     let (_, rest) = simulated.split_once("It prints:\n\n```text\n").unwrap();
     shows("how-to/simulate-a-change.md", rest.split("```").next().unwrap());

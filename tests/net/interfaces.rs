@@ -93,8 +93,8 @@ fn packets_leave_by_other_interface_for_all_queue_counts() {
         assert_eq!((of(&counts, "lb0", "tx"), of(&counts, BACK, "tx")), (0, counts.sent()));
         let crossed = counts.over_threads(&["to_threads"]);
         println!("queues {queues:?}, {} packets, {crossed} crossed threads", counts.sent());
-        // If the other interface has fewer queues than threads, a thread without its own queue
-        // there hands its packets to a thread that has one.
+        // If the other interface has fewer queues than there are threads, a thread without a queue
+        // on that interface hands its packets to a thread that has one.
         assert_eq!(crossed > 0, front > back, "{queues:?}");
         assert_eq!(counts.modes(), [BACK, "lb0"].map(|name| (name.into(), "copy".into())));
         scene.taken_off(counts.sent());
@@ -128,7 +128,7 @@ fn vips_and_pings_work_on_both_interfaces() {
 fn fragments_cross_interfaces() {
     for ipv4 in [true, false] {
         let scene = scene([4, 2], with_inbox);
-        // IPv6 packets arrive on the second interface and leave on the same one.
+        // IPv6 packets arrive and leave on the second interface.
         vips_by_back(&scene, false);
         let inboxes = inboxes(&scene, ipv4);
         let vip = scene.bed.vip(ipv4, INBOX_PORT);
@@ -178,7 +178,7 @@ fn icmp_errors_are_accepted_on_both_interfaces() {
 fn icmp_errors_cross_interfaces() {
     let scene = scene([3, 2], LbConfig::new);
     // ICMP errors arrive on the second interface over IPv6 and on the first over IPv4. Threads of
-    // both interfaces know the flows.
+    // both interfaces have entries for the flows.
     vips_by_back(&scene, false);
     scene.bed.router.ip(&format!("link set {} mtu {NARROW}", scene.bed.client.port)).unwrap();
     for ipv4 in [true, false] {
@@ -316,7 +316,7 @@ fn removed_interface_is_named_and_ends_the_process() {
         let process: &mut Process = &mut scene.balancer.process;
         process.wait_for_line(BOUND, |line| line.contains(&format!("interface {gone} is gone"))).unwrap();
         println!("process ended within {:?}", broken.elapsed());
-        // The periodic health check may detect the lost socket first. It logs the same reason.
+        // The periodic health check may detect the lost socket first, and logs the same line.
         for line in process.lines().iter().filter(|line| line.text.contains("has lost its socket")) {
             assert!(line.text.contains(why), "{}", line.text);
         }

@@ -1,5 +1,5 @@
-//! Tests of packets larger than 1,500 bytes, in one frame or in several. A start with a larger MTU
-//! than the frames allow must fail with an explanation.
+//! Tests of packets larger than 1,500 bytes, in one frame or in several. If the MTU is larger than
+//! the frames allow, the balancer must refuse to start and explain why.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
@@ -18,13 +18,13 @@ fn spec(mtu: u32) -> BedSpec {
 }
 
 fn with_frames(frame_size: u32, config: LbConfig) -> LbConfig {
-    // There are enough frames for the packets in flight, but fewer than a whole upload needs. If
-    // frames leaked, the upload would fail.
+    // The balancer has enough frames for the packets in flight, but fewer than a whole upload
+    // needs. If frames leaked, the upload would fail.
     LbConfig { io: format!("frame_size = {frame_size}\nframes_per_queue = 2_048"), ..config }
 }
 
-/// Sends datagrams of these lengths with DF set, each from a new port. Each must arrive complete at
-/// one backend.
+/// Sends datagrams of these lengths with DF set, each from a new port. Each datagram must arrive
+/// complete at one backend.
 fn datagrams_come_whole(scene: &Scene, ipv4: bool, lengths: impl Iterator<Item = usize>) {
     let inboxes = inboxes(scene, ipv4);
     let to = scene.bed.vip(ipv4, INBOX_PORT);
@@ -62,7 +62,7 @@ fn carried_whole(mtu: u32, frame_size: u32, outer_v4: bool, largest: u32) {
         let (reported, route) = upload(&scene, vip, 10_000_000);
         assert!(reported == 0 && !route.contains("mtu"), "{reported}, {route}");
         let whole = most - if ipv4 { 28 } else { 48 };
-        // Lengths at which a packet begins to need another frame, and lengths near the maximum.
+        // Lengths at which a packet starts to need one more frame, and lengths near the maximum.
         let near =
             |frames: usize| (frames * (usize::try_from(frame_size).unwrap() - 256)).saturating_sub(150);
         let lengths = (1..=5).flat_map(|frames| (near(frames)..near(frames) + 180).step_by(3));

@@ -1,5 +1,5 @@
-//! Tests of starting, stopping and killing the balancer. Afterwards the interface must be in its
-//! previous state and usable immediately.
+//! Tests of starting, stopping and killing the balancer. After each test, the interface must be in
+//! its previous state and usable immediately.
 
 use std::time::Instant;
 

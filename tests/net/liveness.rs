@@ -1,4 +1,4 @@
-//! Tests of health reporting. Each test breaks the running balancer in one way. Then it checks the
+//! Tests of health reporting. Each test breaks the running balancer in one way, and then checks the
 //! log line, `/healthz`, `/readyz` and the messages to systemd.
 
 use std::fs;
@@ -10,8 +10,7 @@ use testbed::{Bed, LbConfig, Stall, VIP_V4, VIP_V6, eventually, udp_ask};
 use crate::scene::{BOUND, SILENCE, Scene};
 use crate::service::{WATCHDOG, scene_as_unit};
 
-/// Returns a field from a file in the balancer's `/proc/PID/fdinfo`: the first file that contains
-/// `mark`.
+/// Returns a field from the first file in the balancer's `/proc/PID/fdinfo` that contains `mark`.
 pub(crate) fn described(scene: &Scene, mark: &str, field: &str) -> String {
     let folder = format!("/proc/{}/fdinfo", scene.balancer.process.id());
     let infos = fs::read_dir(folder).unwrap().flatten();
@@ -26,7 +25,7 @@ pub(crate) fn bpftool(arguments: &str) {
 }
 
 /// Waits until the balancer logs that it is unhealthy, with the reason `why`. Returns an upper
-/// bound for the time that this took.
+/// bound for the time from `broken` to this log line.
 pub(crate) fn becomes_unhealthy(scene: &mut Scene, broken: Instant, why: &str) -> Duration {
     let said = |line: &str| line.contains("forwarder unhealthy") && line.contains(why);
     scene.balancer.process.wait_for_line(10 * SECOND, said).unwrap();
@@ -93,8 +92,8 @@ fn stuck_thread_without_queue_is_unhealthy() {
     }));
 }
 
-/// A sleeping thread wakes up when packets arrive and at least every 100 ms. On a busy machine it
-/// makes fewer iterations per second, never more.
+/// A sleeping thread wakes up when packets arrive and at least every 100 ms. On a busy machine, the
+/// thread makes fewer iterations per second, never more.
 #[test]
 fn idle_thread_sleeps_unless_configured_to_spin() {
     for mode in ["af-xdp", "af-packet"] {

@@ -1,5 +1,5 @@
-//! Tests of the log level. A reload can change it, and operators can override it for a limited
-//! time.
+//! Tests of the log level. A reload can change the level, and operators can override it for a
+//! limited time.
 
 use serde_json::Value;
 use testbed::{Ended, LbConfig, eventually};
@@ -69,7 +69,7 @@ fn log_level_follows_reload_and_override() {
     );
     assert!(run(&scene, &["status"]).out.contains("\nlog level    debug, set "));
 
-    // A new override replaces the previous one. It expires by itself.
+    // A new override replaces the previous one and expires by itself.
     answer(&scene, &["log", "level", "debug", "--for", "2s"], 0);
     let ended = || {
         let events = answer(&scene, &["events", "--kind", "override"], 0);

@@ -1,7 +1,7 @@
-//! Tests in network namespaces with real processes and the kernel's TCP and UDP. They need root and
-//! a release build of the balancer.
+//! Tests in network namespaces with real processes and the kernel's TCP and UDP. The tests need
+//! root and a release build of the balancer.
 //!
-//! `cargo xtask test --lane net` runs them. With `--long`, they use the connection and packet
+//! `cargo xtask test --lane net` runs them. With `--long`, the tests use the connection and packet
 //! counts of docs/promises.md.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a failed step must fail the test")]

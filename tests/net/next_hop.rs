@@ -1,5 +1,5 @@
-//! Tests of next hops: a router changes its MAC address, and packets are reflected to the router
-//! that sent them.
+//! Tests of next hops, with a router that changes its MAC address, and with packets that the
+//! balancer reflects to the router that sent them.
 
 use std::time::Instant;
 

@@ -1,6 +1,6 @@
-//! Runs the commands of four how-to pages on one balancer. A VIP is added, a backend is drained,
-//! another backend is replaced, the change is rolled back, and the log level is changed for a
-//! while. Downloads run at the same time, and none may break.
+//! Runs the commands of four how-to pages on one balancer. The commands add a VIP, drain a backend,
+//! replace a backend, roll this change back, and change the log level for a while. Downloads run at
+//! the same time, and none may break.
 
 use std::fs;
 use std::net::IpAddr;
@@ -32,7 +32,7 @@ fn sections() -> Vec<(&'static str, Section)> {
 }
 
 /// A shell script that mounts the testbed's directory at `/etc/sluicegate` and `/run/sluicegate` in
-/// its own mount namespace, and then runs its remaining arguments.
+/// its own mount namespace, and then runs the command in its remaining arguments.
 const AT_HOME: &str = "mount -t tmpfs none /etc && mount -t tmpfs none /run && mkdir /etc/sluicegate /run/sluicegate \
     && mount --bind \"$0\" /etc/sluicegate && mount --bind \"$0\" /run/sluicegate && exec \"$@\"";
 
@@ -62,14 +62,14 @@ impl Day {
         fs::write(bed.dir().join("sluicegate.toml"), text).unwrap();
         std::os::unix::fs::symlink(LbConfig::admin_socket(&bed, 0), bed.dir().join("admin.sock")).unwrap();
         std::os::unix::fs::symlink(&program, bed.dir().join("sluicegate")).unwrap();
-        // The same command line as in the systemd unit.
+        // The command line is the same as in the systemd unit.
         let run = format!("exec {program} run --config /etc/sluicegate/sluicegate.toml --machine lb1");
         let command = ["unshare", "--mount", "sh", "-c", AT_HOME, &dir, "sh", "-c", &run];
         let balancer = Balancer::start_by(&command, &bed, 0, &config).unwrap();
         Self { scene: Scene { balancer, decaps, bed }, sections: sections() }
     }
 
-    /// Runs the commands below a heading. They must exit with status 0.
+    /// Runs the commands below a heading, each of which must exit with status 0.
     fn does(&self, heading: &str) -> Ended {
         let (page, section) = self.sections.iter().find(|(_, section)| section.heading == heading).unwrap();
         let dir = self.scene.bed.dir().to_str().unwrap();
@@ -100,7 +100,7 @@ impl Day {
     }
 
     /// Waits until the downloads end, and checks that none broke. Returns the backends that served
-    /// them.
+    /// the downloads.
     fn whole(&self, running: [Downloads; 2]) -> Vec<String> {
         let ended: Vec<_> = running.into_iter().flat_map(Downloads::join).collect();
         let broken: Vec<_> = ended.iter().filter(|one| one.broke.is_some()).collect();
@@ -159,8 +159,8 @@ fn how_to_page_commands_break_no_download() {
     assert!(replies.iter().all(|reply| matches!(reply, Ok(reply) if reply.status == 200)), "{replies:?}");
     day.whole(running);
 
-    // The drain command waits until the downloads from b2 end. Until then, new requests go to other
-    // backends.
+    // The drain command waits until the downloads from b2 end. During the drain, new requests go to
+    // other backends.
     let running = day.downloads(5);
     let drained = thread::scope(|scope| {
         let drain = scope.spawn(|| day.does("Drain the backend"));

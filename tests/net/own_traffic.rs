@@ -6,7 +6,7 @@ use testbed::{Bed, Client, HttpServer, LbConfig, Namespace};
 
 use crate::scene::Scene;
 
-/// Sends `count` pings and checks that each is answered.
+/// Sends `count` pings and checks that each ping is answered.
 pub(crate) fn pings(from: &Namespace, to: IpAddr, count: u32) {
     for _ in 0..count {
         // Each call sends one ping. If one call sent several, `ping` would wait for the last reply
@@ -25,7 +25,7 @@ fn own_traffic_works_in_both_directions() {
         pings(&scene.bed.client.ns, own, 5);
         let reply = scene.bed.http_client().get(SocketAddr::new(own, 2222), "/bytes/100000").unwrap();
         assert_eq!((reply.backend.as_str(), reply.body.len()), ("own", 100_000));
-        // Requests from the machine itself work too, because the kernel gets the replies.
+        // Requests that the machine itself sends work too, because the kernel gets the replies.
         let backend = scene.bed.backends[0].address(own);
         let reply = Client::new(&host.ns).get(SocketAddr::new(backend, 80), "/").unwrap();
         assert_eq!(reply.client_seen.map(|seen| seen.ip()), Some(own));

@@ -30,7 +30,7 @@ fn requests_reach_backends_with_client_address() {
         let reply = udp_ask(&bed.client.ns, echo, b"over the whole path", BOUND).unwrap();
         assert_eq!((reply.from, reply.client_seen), (echo, Some(reply.local)));
     }
-    // Some packets are not counted until the iteration after they were sent.
+    // The packet thread counts some packets only in the iteration after it has sent them.
     let counts = eventually(BOUND, || {
         let counts = balancer.counters().unwrap();
         (counts.redirected() == counts.received() && counts.received() == counts.sent()).then_some(counts)

@@ -1,5 +1,5 @@
-//! Tests of paths with a small MTU. If a packet is too large, its sender must get an ICMP error, or
-//! the packet must be fragmented.
+//! Tests of paths with a small MTU. If a packet is too large for the path, its sender must get an
+//! ICMP error, or the packet must be fragmented.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,8 +24,8 @@ fn narrow(core_mtu: u32) -> BedSpec {
 /// client, and the path MTU that the client cached.
 pub(crate) fn upload(scene: &Scene, vip: SocketAddr, bytes: usize) -> (u64, String) {
     let reported = || scene.settled().over_threads(&["packet_too_big_sent"]);
-    // A small send buffer limits the packets in flight to the size of a ring. Therefore, even on a
-    // busy machine, no packet is lost before it reaches the balancer.
+    // With a small send buffer, the packets in flight fit into a ring. Even on a busy machine, no
+    // packet is therefore lost before it reaches the balancer.
     scene.bed.client.ns.sysctl(&[("ipv4/tcp_wmem", "4096 65536 1048576")]).unwrap();
     let (before, start) = (reported(), Instant::now());
     let mut connection = scene.bed.http_client().connect(vip).unwrap();
@@ -107,7 +107,7 @@ fn path_mtu_to_backends_is_learned_and_reported() {
     }
 }
 
-/// An MTU that is larger than the minimum IPv6 MTU plus outer headers.
+/// A reduced MTU, which is still larger than the minimum IPv6 MTU plus outer headers.
 pub(crate) const TAKES: u32 = 1400;
 
 const BYTES: usize = 5_000_000;
@@ -130,8 +130,8 @@ pub(crate) fn download(scene: &Scene, vip: SocketAddr) -> BTreeSet<String> {
 
 #[test]
 fn backends_learn_path_mtu_to_the_client() {
-    // An ICMP error can arrive on any queue. The thread that receives it passes it to the thread
-    // that has the flow.
+    // An ICMP error can arrive on any queue. The thread that receives the error passes it to the
+    // thread that has the flow.
     let scene = Scene::new(&BedSpec { queues: 4, ..BedSpec::default() }, LbConfig::new);
     let port = &scene.bed.client.port;
     scene.bed.router.ip(&format!("link set {port} mtu {NARROW}")).unwrap();
@@ -144,7 +144,7 @@ fn backends_learn_path_mtu_to_the_client() {
         let served = download(&scene, vip);
         reported.wait_for(served.len(), BOUND).unwrap();
         println!("{} ICMP errors from the router", reported.frames().len());
-        // The probability that 12 flows all use the same one of three backends is 3^-11.
+        // The probability that all 12 flows use the same backend of three is 3^-11.
         assert!(served.len() > 1, "{served:?}");
         let client = scene.bed.client.address(vip.ip()).to_string();
         for host in scene.bed.backends.iter().filter(|host| served.contains(&host.name)) {
@@ -164,8 +164,8 @@ fn is_too_big(ip: &Ip) -> bool {
 
 pub(crate) const PACKETS: u16 = 20;
 
-/// Sends packets of 1,500 bytes with DF cleared to the balancer, one per flow. Returns the packets,
-/// and the datagrams that the backends should receive.
+/// Sends packets of 1,500 bytes with DF cleared to the balancer, one per flow. Returns these
+/// packets, and the datagrams that the backends should receive.
 pub(crate) fn inject_large(scene: &Scene) -> (Vec<Vec<u8>>, BTreeSet<Received>) {
     let port = &scene.bed.balancers[0].port;
     let one = |number: u16| {
@@ -293,7 +293,7 @@ fn drop_policy_drops_too_big_packets() {
     inject_large(&scene);
     scene.drops_become("too_big", PACKETS.into());
     assert_eq!(scene.settled().sent(), 0);
-    // If the sender sets DF, it still gets an ICMP error.
+    // A sender that sets DF still gets an ICMP error.
     let frame = large(&scene, true, 0, 1500 - 28).bytes();
     inject(&scene.bed.router, &scene.bed.balancers[0].port, &frame).unwrap();
     let reported = testbed::eventually(BOUND, || {
@@ -303,8 +303,8 @@ fn drop_policy_drops_too_big_packets() {
     assert!(Client::new(&scene.bed.client.ns).get(scene.bed.vip(true, Bed::HTTP_PORT), "/").is_ok());
 }
 
-/// Returns an ICMP error "fragmentation needed" about an outer packet to `backend`. The included
-/// part of that packet ends before the inner ports.
+/// Returns an ICMP error "fragmentation needed" about an outer packet to `backend`. The error
+/// quotes only the part of this packet before the inner ports.
 fn too_big_about(like: &FrameSpec, own: Ipv4Addr, backend: Ipv4Addr) -> Vec<u8> {
     let mut quote = vec![0x45, 0, 0x05, 0xdc, 0, 0, 0x40, 0, 64, 47, 0, 0];
     quote.extend(own.octets().into_iter().chain(backend.octets()));
@@ -312,10 +312,10 @@ fn too_big_about(like: &FrameSpec, own: Ipv4Addr, backend: Ipv4Addr) -> Vec<u8> 
     FrameSpec { destination: (own, 0).into(), icmp: Some([3, 4]), payload: quote, ..like.clone() }.bytes()
 }
 
-/// Sends the frames at a rate at which a ring can hold the frames of half a second. At the same
-/// time, overrides the state of a backend again and again. Returns the sorted times until each
-/// override took effect. An override uses the same controller, tables and publisher as a change of
-/// the health state.
+/// Sends the frames at a rate at which a ring holds half a second of traffic. At the same time,
+/// repeatedly overrides the state of a backend. Returns the time that each override needed to take
+/// effect, sorted. An override uses the same controller, tables and publisher as a change of the
+/// health state.
 fn verdicts_during(scene: &Scene, frames: Vec<Vec<u8>>) -> Vec<Duration> {
     let (router, port) = (&scene.bed.router, &scene.bed.balancers[0].port);
     let mut took = vec![];

@@ -1,5 +1,5 @@
-//! Tests of `sluicegate probe` on the client host. It runs without privileges and reports what
-//! clients observe.
+//! Tests of `sluicegate probe` on the client host. The command runs without privileges and reports
+//! what clients observe.
 
 use std::fs::{Permissions, set_permissions};
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::scene::{BOUND, Scene};
 /// Starts `sluicegate probe` as the user `nobody`, without capabilities.
 fn start(bed: &Bed, arguments: &[&str]) -> Process {
     let program = bed.program().unwrap();
-    // Other users may read the configuration file, but not the file of the hash key.
+    // Other users can read the configuration file, but not the file with the hash key.
     set_permissions(bed.dir(), Permissions::from_mode(0o755)).unwrap();
     let nobody =
         ["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--no-new-privs", "--"];
@@ -21,7 +21,7 @@ fn start(bed: &Bed, arguments: &[&str]) -> Process {
     Process::start(&bed.client.ns, "probe", "setpriv", &all).unwrap()
 }
 
-/// Waits for a log line, after the first `seen` lines, in which the target changes to `up`. The
+/// Waits for a log line, after the first `seen` lines, in which the target changes to `up`. The log
 /// line contains the reason for the last failure.
 fn wait_for(probe: &mut Process, seen: usize, target: &str, up: bool) -> Value {
     let is = |line: &str| {
@@ -63,7 +63,7 @@ fn probe_reports_down_and_up_with_reason() {
     scene.bed.http.clear();
     for url in &urls {
         let object = wait_for(&mut probe, seen, url, false);
-        // The kernel resets a connection that the stopped server had not accepted yet.
+        // The kernel resets connections that the stopped server had not accepted.
         let why = object["last_failure"].as_str().unwrap();
         assert!(["connection refused", "connection reset"].contains(&why), "{object}");
     }

@@ -38,7 +38,7 @@ fn queue_without_socket_passes_or_drops() {
         let mut flows =
             testbed::UdpFlows::open(&scene.bed.client.ns, vip, 24, crate::scene::BOUND / 10).unwrap();
         let answered = flows.round().unwrap().into_iter().flatten().count();
-        // The probability that 24 flows all use the same one of two queues is 2^-23.
+        // The probability that all 24 flows use the same queue of two is 2^-23.
         assert!((1..24).contains(&answered), "{answered} of 24");
         let counts = scene.balancer.counters().unwrap();
         assert_eq!((counts.threads(), counts.at(&["xdp", "no_socket"])), (1, 24 - answered as u64));

@@ -2,7 +2,8 @@
 //!
 //! Each test has its own network, mount and process namespaces, which end with the test. For pages
 //! with systemd units, each host is a network namespace with private `/etc` and `/run` folders, and
-//! `systemctl.sh` replaces systemd. The module `how_to_pages` runs other pages after the tutorials.
+//! `systemctl.sh` replaces systemd. The module `how_to_pages` runs the commands of other pages
+//! after the tutorials.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -15,7 +16,7 @@ use testbed::{Namespace, Process, Section, TempDir, binary, sections};
 const FIRST_TRAFFIC: &str = include_str!("../../docs/tutorial/first-traffic.md");
 const SECOND_MACHINE: &str = include_str!("../../docs/tutorial/second-machine.md");
 const REAL_MACHINES: &str = include_str!("../../docs/tutorial/real-machines.md");
-/// The timeout of a test. A tutorial takes a fraction of it.
+/// The timeout of a test, which is many times longer than a tutorial takes.
 const BOUND: Duration = Duration::from_secs(600);
 
 /// Returns a script with an `echo` of the heading and the commands. `run` uses the `echo` lines to
@@ -36,7 +37,8 @@ fn sections_named(page: &'static str, headings: &[&str]) -> Vec<Section> {
 /// Runs a script, and returns its output by heading.
 pub(crate) fn run(script: &str) -> BTreeMap<String, String> {
     // Locked memory is counted per user, and all units of the balancer have the same user. If a
-    // test cannot raise the limit, the limit allows the packet memory of only one process.
+    // test cannot raise the limit of locked memory, only the packet memory of one process fits
+    // below it.
     static UNITS: Mutex<()> = Mutex::new(());
     let is_unit = script.contains("systemctl");
     let _one_at_a_time = is_unit.then(|| UNITS.lock().unwrap_or_else(PoisonError::into_inner));
@@ -69,7 +71,7 @@ pub(crate) fn run(script: &str) -> BTreeMap<String, String> {
     parts.map(|(heading, output)| (heading.to_owned(), output.to_owned())).collect()
 }
 
-/// Returns how many responses of this backend `uniq -c` counted in the output.
+/// Returns how many responses of this backend the output contains, as counted by `uniq -c`.
 fn answers(output: &str, backend: &str) -> usize {
     let wanted = format!("this is {backend}");
     let counts = output.lines().filter_map(|line| line.trim().split_once(' '));

@@ -233,7 +233,7 @@ fn where_agrees_with_where_requests_go() {
         for (local, backend) in flows.local().unwrap().into_iter().zip(answered) {
             assert_eq!(backend_of(&scene.bed, &file, local, vip, "udp"), backend);
         }
-        // Also checks the text output, and flows that no backend can serve.
+        // The next checks are for the text output, and for flows that no backend can serve.
         let path = file.to_str().unwrap();
         let (source, to) = (scene.bed.client.address(vip.ip()), |port| scene.bed.vip(ipv4, port).to_string());
         let source = std::net::SocketAddr::new(source, 9).to_string();

@@ -1,4 +1,4 @@
-//! Tests of reloads and restarts. They check which flows move to another backend, and that no
+//! Tests of reloads and restarts, which check which flows move to a different backend, and that no
 //! packet is lost.
 
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ impl Traffic {
     }
 
     /// Ends the traffic and returns the backend of each flow. Panics if a packet was not answered
-    /// or a flow moved to another backend.
+    /// or a flow moved to a different backend.
     pub(crate) fn kept(mut self, scene: &Scene) -> Vec<String> {
         self.stop.store(true, Ordering::Relaxed);
         let rounds = self.thread.take().unwrap().join().unwrap();
@@ -79,7 +79,7 @@ fn weight_changes_move_no_connection() {
     let (connections, packets) = (count(100, 500), count(200, 10_000));
     let mut scene = Scene::with(LbConfig::new);
     // Half of the connections use TCP over IPv4. Each request sends at least one packet. The other
-    // half uses UDP over IPv6.
+    // half of the connections use UDP over IPv6.
     let (client, vip) = (scene.bed.http_client(), scene.bed.vip(true, Bed::HTTP_PORT));
     let open: Vec<_> = (0..connections).map(|_| client.connect(vip).unwrap()).collect();
     let done = Arc::new(AtomicBool::new(false));
@@ -107,8 +107,8 @@ fn weight_changes_move_no_connection() {
     );
 }
 
-/// Starts a thread that sends packets on the flows for `rounds` rounds and then until `done`. It
-/// returns the backend of each flow, which must not change, and the number of sent packets.
+/// Starts a thread that sends packets on the flows for `rounds` rounds and then until `done`. The
+/// thread returns the backend of each flow, which must not change, and the number of sent packets.
 fn use_udp(
     mut flows: UdpFlows,
     rounds: usize,
@@ -125,8 +125,8 @@ fn use_udp(
     })
 }
 
-/// Starts a thread that does the same with TCP connections: one request per connection and round.
-/// It returns the number of requests.
+/// Starts a thread like [`use_udp`], but with TCP connections: it sends one request per connection
+/// in each round. The thread returns the number of requests.
 fn use_tcp(
     mut connections: Vec<Connection>,
     rounds: usize,
@@ -185,7 +185,7 @@ fn restart_moves_only_flows_of_changed_slots() {
     let changed = changed_share(&[1, 1, 1], &[1, 1, 2]);
     let all = 2 * flows;
     println!("{moved} of {all} flows moved; {:.2} % of the table's slots changed", 100.0 * changed);
-    #[expect(clippy::cast_precision_loss, reason = "a few hundred flows")]
+    #[expect(clippy::cast_precision_loss, reason = "the numbers are far below 2^52")]
     let (moved, all) = (moved as f64, all as f64);
     // The accepted deviation is six standard deviations of the number of moved flows.
     let margin = 6.0 * (all * changed * (1.0 - changed)).sqrt();
@@ -298,8 +298,8 @@ fn removed_backend_keeps_connections_without_new_ones() {
     let fresh = scene.ask(true, 60);
     assert_eq!(names(fresh.iter().map(|reply| &reply.backend)), ["b1", "b2"].into());
     assert!(names(&traffic.kept(&scene)).contains("b3"));
-    // The backend is added again under its old name. Existing connections stay on it, and new
-    // connections use it again.
+    // The backend is added again under its old name. Existing connections stay on this backend, and
+    // new connections use it again.
     scene.balancer.reload(&scene.bed, &drain(&scene.bed)).unwrap();
     let again: Vec<String> = open.iter_mut().map(|c| c.get("/").unwrap().backend).collect();
     assert_eq!(before, again);

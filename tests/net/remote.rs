@@ -11,7 +11,7 @@ use testbed::{
 
 use crate::scene::{BOUND, SILENCE};
 
-/// The addresses of the service in each cluster, and the prefixes to which they belong.
+/// The addresses of the service in each cluster. Each address belongs to a prefix of the group.
 const VIPS: [[&str; 2]; 2] = [["198.51.100.20", "2001:db8:e::20"], ["198.51.100.148", "2001:db8:e:100::20"]];
 const PREFIXES: [[&str; 2]; 2] =
     [["198.51.100.0/25", "2001:db8:e::/56"], ["198.51.100.128/25", "2001:db8:e:100::/56"]];
@@ -110,8 +110,8 @@ fn remote_cluster_serves_while_local_backends_are_down() {
     let mut clusters = Clusters::new([1, 1], "remote_checks = [\"port\"]");
     clusters.served_by(&["b1", "b2"]);
     // Health checks are still running, so a frame may be between the XDP program and its packet
-    // thread. The other cluster may drop packets that arrive before it has checked its own
-    // backends.
+    // thread. The other cluster may drop packets that arrive before the checks of its own backends
+    // have finished.
     let agreed = eventually(BOUND, || {
         let there = clusters.counters(1);
         (there.received() == there.redirected()).then(|| there.drops())

@@ -147,7 +147,8 @@ fn rolled_back_file_waits_for_its_next_change() {
     watched(&scene.bed, &[1, 2, 1]).write(&scene.bed, 0).unwrap();
     wait_for(&mut scene, seen, &["reloaded", "file changed"]);
     assert!(says(&scene, &["config", "rollback"], 0).contains("generation 3 is in force"));
-    // A change of a different file in the directory must not reload the rolled-back file.
+    // A change to a different file in the directory must not cause a reload of the rolled-back
+    // file.
     let seen = scene.balancer.process.line_count();
     fs::write(scene.bed.dir().join("other"), "x").unwrap();
     wait_for(&mut scene, seen, &["rolled-back file ignored until its next change"]);
@@ -179,7 +180,7 @@ fn reload_beyond_max_moved_needs_force() {
     let said = says(&scene, &["config", "reload"], 1);
     assert!(said.contains(" % of pool web") && said.contains("--force"), "{said}");
     wait_for(&mut scene, seen, &["ERROR", "reload rejected", " % of pool web"]);
-    // A signal cannot carry an option that overrides the limit, so this reload is rejected too.
+    // SIGHUP cannot carry the option `--force`, so a reload by signal is rejected too.
     let seen = scene.balancer.process.line_count();
     scene.balancer.process.signal(Signal::SIGHUP).unwrap();
     wait_for(&mut scene, seen, &["reload rejected", "max_moved allows 20 %"]);

@@ -10,7 +10,7 @@ use testbed::{
     UdpFlows, eventually, mac_of,
 };
 
-/// The timeout of the tests. It is ten times the longest wait on two busy cores.
+/// The timeout of the tests, which is ten times the longest wait on two busy cores.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
 /// The time for which a test waits for a packet that must not arrive. On these links a reply takes
 /// less than a millisecond.
@@ -39,8 +39,8 @@ impl Scene {
         Self { balancer, decaps, bed }
     }
 
-    /// Waits until the balancer is ready, which takes longer than the start if backends are
-    /// checked.
+    /// Waits until the balancer is ready. If backends are checked, the balancer becomes ready some
+    /// time after it has started.
     pub(crate) fn wait_until_ready(&self) {
         let ready = || (self.balancer.ask_plainly("/readyz").unwrap().0 == 200).then_some(());
         assert!(eventually(BOUND, ready).is_some(), "{}", self.diagnosis());
@@ -79,9 +79,9 @@ impl Scene {
         answers.into_iter().flatten().collect()
     }
 
-    /// Waits until the counters add up, and returns them. Packet threads must have received every
-    /// packet that XDP redirected. They must have sent, answered or dropped every packet.
-    /// Additional fragments that the balancer creates are taken into account.
+    /// Waits until the counters add up, and returns the counters. Packet threads must have received
+    /// every packet that XDP redirected. The threads must have sent, answered or dropped every
+    /// packet. Additional fragments that the balancer creates are taken into account.
     pub(crate) fn settled(&self) -> Counters {
         let counts = self.balanced(BOUND);
         assert_eq!(counts.lost_before_threads(), 0, "{}", self.diagnosis());
@@ -121,8 +121,8 @@ impl Scene {
         assert!(agreed.is_some(), "{} packets decapsulated, {} sent\n{}", sum(), sent(), self.diagnosis());
     }
 
-    /// Returns a UDP frame from the router to the balancer. Its destination is this port of the
-    /// first VIP of this address family.
+    /// Returns a UDP frame from the router to the balancer, addressed to this port of the first VIP
+    /// of this address family.
     pub(crate) fn frame(&self, ipv4: bool, port: u16) -> FrameSpec {
         let host = &self.bed.balancers[0];
         let (from, to) =

@@ -77,8 +77,8 @@ fn keys_are_never_disclosed() {
     assert_eq!((ended.signal(), ended.core_dumped()), (Some(Signal::SIGABRT as i32), false));
     let lines = scene.balancer.process.lines();
     assert!(!lines.is_empty() && lines.iter().all(|line| !holds(line.text.as_bytes(), &key)));
-    // For comparison: other programs do write core dumps here, if the kernel writes core dumps to
-    // files.
+    // For comparison, the test kills a different program, which does write a core dump if the
+    // kernel writes core dumps to files.
     let script = "ulimit -c unlimited; kill -ABRT $$";
     let other = Command::new("sh").args(["-c", script]).current_dir(scene.bed.dir()).status().unwrap();
     println!("other programs dump core: {}", other.core_dumped());

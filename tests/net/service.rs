@@ -22,7 +22,7 @@ fn unit() -> (PathBuf, String) {
     (path, text)
 }
 
-/// Returns the words of a setting. It must occur exactly once in the unit.
+/// Returns the words of a setting, which must occur exactly once in the unit.
 fn setting(text: &str, name: &str) -> Vec<String> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     let words = lines.next().unwrap().split_whitespace().map(Into::into).collect();
@@ -30,7 +30,7 @@ fn setting(text: &str, name: &str) -> Vec<String> {
     words
 }
 
-/// Returns these capabilities as an argument for `setpriv`.
+/// Formats the capabilities as an argument for `setpriv`.
 fn only(capabilities: &[String]) -> String {
     capabilities.iter().fold("-all".into(), |list, capability| {
         format!("{list},+{}", capability.strip_prefix("CAP_").unwrap().to_lowercase())
@@ -116,7 +116,8 @@ fn unit_serves_traffic_and_notifies_systemd() {
     let of_memory = fs::metadata(format!("/proc/{}/mem", balancer.id())).unwrap();
     assert_eq!(of_memory.uid(), 0, "the process memory is readable by its user");
     assert!(threads(balancer, "Uid:").values().all(|ids| ids.split('\t').all(|id| id == USER.to_string())));
-    // Changing the maps of the XDP filter does not need the capabilities that creating them needed.
+    // Changing the maps of the XDP filter does not need the capabilities that are needed to create
+    // the maps.
     let more = (MORE, Bed::ECHO_PORT).into();
     udp_ask(&scene.bed.client.ns, more, b"x", SILENCE).unwrap_err();
     scene.balancer.reload(&scene.bed, &config(&scene.bed, &[VIP_V4, VIP_V6, MORE], "60s")).unwrap();
@@ -186,7 +187,8 @@ fn root_start_drops_capabilities_like_the_unit() {
         }
         assert!(threads(process, "Groups:").values().all(String::is_empty));
     }
-    // The counters can be read without the capabilities, and the XDP program is removed at the end.
+    // `decap` can read the counters without the capabilities, and removes the XDP program at the
+    // end.
     scene.taken_off(scene.settled().sent());
 }
 

@@ -39,7 +39,8 @@ pub(crate) fn footprint(scene: &Scene) -> (usize, u64) {
 #[test]
 fn memory_and_descriptors_stay_constant() {
     let mut scene = Scene::with(|bed| config(bed, 0));
-    // These listeners never accept: the kernel completes the connections, but no program answers.
+    // The `silent` listeners never accept: the kernel completes the connections, but no program
+    // answers.
     let silent: Vec<TcpListener> = scene
         .bed
         .backends

@@ -49,7 +49,7 @@ fn carries_all(scene: &Scene, queues: usize) {
         "a packet thread received or sent packets itself"
     );
     // The probability that one of the two threads gets none of the 100 flows is 2^-99. The
-    // probability that at least one of four queues gets none of them is below 4 x (3/4)^100 <
+    // probability that at least one of four queues gets none of the flows is below 4 x (3/4)^100 <
     // 1e-11.
     assert!(taken[..2].iter().all(|count| *count > 0) && received[2..].iter().all(|count| *count > 0));
     assert_eq!(received, steered, "a ring overflowed");
@@ -79,8 +79,8 @@ fn steered_fragments_are_reassembled_by_one_thread() {
             spec.payload = vec![u8::try_from(n % 251).unwrap(); 400 + n % 300];
             let (len, digest) = (spec.payload.len(), digest(&spec.payload));
             expected.insert(Received { from: spec.source, len, digest });
-            // The fragments are sent in reverse order, so the later ones are held until the first
-            // one arrives.
+            // The fragments are sent in reverse order, so later fragments are held until the first
+            // fragment arrives.
             frames.extend(cut(&spec.bytes(), u32::try_from(n).unwrap() + 1, 256).into_iter().rev());
         }
         for some in frames.chunks(300) {
@@ -115,7 +115,8 @@ fn steered_reload_moves_no_flow_and_keeps_threads() {
     assert_eq!((counts.threads(), counts.drops()), (3, vec![]));
 }
 
-/// The client sends packets faster than the balancer can forward them, until the balancer stops.
+/// The client sends packets faster than the balancer can forward them, until the balancer has
+/// stopped.
 #[test]
 fn stop_during_flood_loses_no_frame() {
     for queues in [1, 4] {
@@ -155,7 +156,7 @@ fn rate(scene: &Scene, flows: u16) -> f64 {
 }
 
 /// Measures hardware and software steering in turn. The results depend on the machine, so the test
-/// does not check them.
+/// does not check the results.
 #[test]
 #[ignore = "prints figures for docs/explanation/steering.md"]
 fn figures_of_both_kinds_of_steering() {

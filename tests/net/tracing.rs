@@ -1,5 +1,5 @@
-//! Tests of the packet tracer. Marked packets go from the client to a VIP, and the balancers report
-//! to the client what they did with them.
+//! Tests of the packet tracer. The client sends marked packets to a VIP, and the balancers report
+//! to the client how they handled the packets.
 
 use std::fs;
 use std::io::{self, Write};
@@ -70,7 +70,7 @@ fn steps(reports: &[Value]) -> Vec<&str> {
     reports.iter().map(|report| report["step"].as_str().unwrap()).collect()
 }
 
-/// Captures on each backend the packets that have a mark inside their outer headers.
+/// Captures encapsulated packets with a mark on each backend.
 fn watch(bed: &Bed) -> Vec<Capture> {
     let marked = |frame: &[u8]| frame.windows(8).any(|bytes| bytes == b"\x8d\xf1SLUICE");
     bed.backends.iter().map(|host| Capture::start(&host.ns, "eth0", 100, marked).unwrap()).collect()
@@ -374,7 +374,7 @@ fn wrong_trace_arguments_are_rejected() {
     let silent = run(&["trace", &from, &to, "tcp", "--via", "198.18.0.99", "--config", path]);
     assert!(silent.code == Some(2) && silent.err.contains("--via 198.18.0.99"), "{silent:?}");
     // A balancer without the section `[trace]` sends no reports. The command must fail at once
-    // instead of waiting for them.
+    // instead of waiting for reports.
     let text = fs::read_to_string(&at).unwrap().replace(&receivers(bed), "");
     let plain = bed.dir().join("plain.toml");
     fs::write(&plain, text).unwrap();

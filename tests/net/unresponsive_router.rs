@@ -1,5 +1,5 @@
-//! A test with a router that keeps its BGP session but reads no data. Its TCP window is closed, so
-//! a withdrawal cannot leave the balancer's send queue.
+//! A test with a router that keeps its BGP session but reads no data. The router's TCP window is
+//! closed, so a withdrawal cannot leave the balancer's send queue.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use crate::scene::{BOUND, Scene};
 /// Accepts a BGP session and reads only the messages that establish it.
 fn listen(router: &Namespace) -> JoinHandle<TcpStream> {
     let listener = router.run(|| TcpListener::bind(SocketAddr::from(([192, 0, 2, 0], 179))).unwrap());
-    // The receive buffer has the minimum size. Accepted sockets inherit it.
+    // The listener's receive buffer has the minimum size, which accepted sockets inherit.
     setsockopt(&listener, sockopt::RcvBuf, &1).unwrap();
     router.spawn(move || {
         let mut stream = listener.accept().unwrap().0;

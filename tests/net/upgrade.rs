@@ -48,8 +48,9 @@ impl Line {
         let before = self.json(&["status"])["boot_id"].clone();
         let binary = binary.map(|path| path.to_str().unwrap());
         let args: Vec<&str> = ["machine", "upgrade", "--json"].into_iter().chain(binary).collect();
-        // On a busy machine, the kernel may release a queue later than the new process waits. The
-        // upgrade fails then, and the old process continues, so the test tries again.
+        // On a busy machine, the kernel may release a queue only after the new process has stopped
+        // waiting for it. In this case, the upgrade fails and the old process continues, so the
+        // test tries again.
         let kept = |ended: &Ended| {
             [&ended.out, &ended.err].iter().any(|said| said.contains("another AF_XDP socket uses queue"))
         };
@@ -165,7 +166,7 @@ impl Newcomers {
     }
 }
 
-/// Threads that send requests at a constant rate on several flows. They measure the longest time in
+/// Threads that send requests at a constant rate on several flows, and measure the longest time in
 /// which a flow got no response.
 struct Pulse {
     stop: Arc<AtomicBool>,
@@ -246,7 +247,7 @@ fn upgrade_with_two_queues_breaks_no_connection() {
 }
 
 /// Each upgrade starts as soon as the previous one has reported success. The old process of the
-/// previous upgrade may still be ending then.
+/// previous upgrade may still be running at this time.
 #[test]
 fn upgrades_in_direct_succession_work() {
     let line = Line::start(&BedSpec { queues: 2, ..BedSpec::default() }, &[], LbConfig::new);
@@ -319,7 +320,7 @@ fn a_failing_process_gives_everything_back([before, after]: [&str; 2]) {
     with(&line.scene.bed, after).write(&line.scene.bed, 0).unwrap();
     assert_eq!(line.run(&["config", "reload"]).code, Some(0));
     let (newcomers, flows) = (Newcomers::start(&line.scene.bed, 2), Flows::start(line.scene.flows(true, 60)));
-    // From here on, only the connection tables send flows to b1.
+    // After this command, only the connection tables send flows to b1.
     assert_eq!(line.run(&["backend", "drain", "b1"]).code, Some(0));
     let before = line.json(&["status"])["boot_id"].clone();
     let mut words = Vec::new();
@@ -344,7 +345,7 @@ fn upgrade_failing_at_any_step_is_undone() {
 }
 
 /// With a different number of threads, the old process releases all queues before the new process
-/// binds any. If the upgrade fails, the old process must bind them again.
+/// binds any. If the upgrade fails, the old process must bind the queues again.
 #[test]
 fn upgrade_of_threads_failing_at_any_step_is_undone() {
     let ways = ["1", "2"].map(|threads| format!("steering = \"software\"\nthreads = {threads}"));
@@ -352,7 +353,8 @@ fn upgrade_of_threads_failing_at_any_step_is_undone() {
 }
 
 /// The flows belong to a draining backend and send no packets until the end. After the first
-/// upgrade the number of threads differs, so no thread owns their entries until their next packet.
+/// upgrade the number of threads differs, so no thread owns the entry of a flow until the next
+/// packet of this flow arrives.
 #[test]
 fn failed_upgrade_keeps_unowned_flows() {
     let ways = ["1", "2"].map(|threads| format!("steering = \"software\"\nthreads = {threads}"));
@@ -543,18 +545,18 @@ fn upgrade_notifies_systemd_of_main_pid() {
 
 /// The error message of a new process that reaches its limit on open files while it binds queues.
 const NO_SOCKET: &str = "cannot bind an AF_XDP socket";
-/// The time between the first two packets of a flow. It exceeds 250 ms, the resolution of the
-/// connection table's clock.
+/// The time between the first two packets of a flow, which must exceed 250 ms, the resolution of
+/// the connection table's clock.
 const TICK: Duration = Duration::from_millis(300);
-/// The timeout for replies on flows that may use a queue without a socket. If the machine is slow,
-/// the test repeats the round.
+/// The timeout for replies on flows that may use a queue without a socket. On a slow machine, the
+/// test repeats the round.
 const SHORT: Duration = Duration::from_secs(2);
-/// After this time, a packet is considered lost. On these links a reply takes less than a
+/// The time after which a packet is considered lost. On these links a reply takes less than a
 /// millisecond, but a busy machine adds a delay.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 const PACE: Duration = Duration::from_millis(1);
 /// The maximum number of attempts to upgrade. In each attempt the new process waits two seconds for
 /// a queue, which is usually free within 40 ms.
 const TRIES: usize = 10;
-/// A timeout that is longer than three of these attempts.
+/// A timeout that is longer than three attempts to upgrade.
 const LONG: Duration = Duration::from_secs(12);

@@ -56,7 +56,7 @@ fn paths(scene: &Scene, flows: &mut UdpFlows) -> Vec<(String, bool)> {
         let answers = flows.round_within(Duration::from_secs(1)).unwrap();
         let backends: Vec<String> = answers.into_iter().flatten().collect();
         (backends.len() == ports.len()).then_some(())?;
-        // A capture may be late.
+        // The capture may record a packet late.
         let [_, back] = eventually(BOUND, || {
             let seen = captures.each_ref().map(seen_flows);
             ports.iter().all(|port| seen.iter().any(|seen| seen.contains(port))).then_some(seen)
@@ -92,14 +92,15 @@ fn no_backend_went_down(scene: &Scene) {
 }
 
 /// Breaks the second uplink with `fail`, and repairs it with `repair`. Flows of the first uplink
-/// must never move, and those of the second one must move and return.
+/// must never move, and flows of the second uplink must move and return.
 fn survives(scene: &Scene, flows: &mut UdpFlows, what: &str, fail: &dyn Fn(), repair: &dyn Fn()) {
     let before = paths(scene, flows);
     let on_back = before.iter().filter(|(_, back)| *back).count();
     println!("{what}: {on_back} of {FLOWS} flows on the second uplink");
     assert!((FLOWS / 4..=FLOWS * 3 / 4).contains(&on_back), "{on_back} flows on the second uplink");
     fail();
-    // All flows keep their backends. Flows of the first uplink had no other hop to move to.
+    // All flows keep their backends. Flows of the first uplink could not move, because the second
+    // hop was unavailable.
     let same_backends = |now: &[(String, bool)]| now.iter().zip(&before).all(|(now, was)| now.0 == was.0);
     become_paths(scene, flows, what, |now| same_backends(now) && now.iter().all(|(_, back)| !back));
     scene.ask(true, 40);

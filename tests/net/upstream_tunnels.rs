@@ -1,5 +1,5 @@
 //! Tests of upstream tunnels. The balancer must forward a packet from a tunnel like a packet that
-//! arrives without one.
+//! arrives without a tunnel.
 //!
 //! The tests write the outer headers themselves, because the kernel on a test machine might not
 //! support tunnel devices.
@@ -19,7 +19,7 @@ enum Kind {
     Gue,
 }
 
-/// The source addresses of the upstream tunnels. They belong to the router on the first balancer's
+/// The source addresses of the upstream tunnels, which belong to the router on the first balancer's
 /// link.
 const UPSTREAM_TUNNEL: [&str; 2] = ["192.0.2.0", "2001:db8:0:1::ff"];
 
@@ -97,7 +97,7 @@ fn upstream_tunnels_are_served_by_all_threads() {
         {
             let before = scene.settled();
             let (frames, expected) = datagrams(&scene, (ipv4, kind, from.parse().unwrap()), many);
-            // Sending in small groups limits the packets in flight to the size of a ring.
+            // Packets are sent in small groups, so that the packets in flight fit into a ring.
             for some in frames.chunks(400) {
                 send_at(&scene.bed.router, &scene.bed.balancers[0].port, some.to_vec(), 20_000.0).unwrap();
                 all += some.len();
@@ -138,8 +138,8 @@ fn other_tunnels_are_left_to_the_kernel() {
         frames.extend(datagrams(&scene, (true, kind, from), 20).0);
     }
     send_at(&scene.bed.router, &scene.bed.balancers[0].port, frames, 20_000.0).unwrap();
-    // After the rejected packets, one accepted packet shows that the balancer has processed all of
-    // them.
+    // An accepted packet after the rejected packets shows that the balancer has processed all
+    // rejected packets.
     let (frames, expected) = datagrams(&scene, (true, Kind::Gre, allowed), 1);
     send_at(&scene.bed.router, &scene.bed.balancers[0].port, frames, 20_000.0).unwrap();
     assert!(have_had(&inboxes, 1), "{}", scene.diagnosis());

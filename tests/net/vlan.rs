@@ -33,8 +33,8 @@ pub(crate) fn comes_back_tagged(config: impl FnOnce(&Bed) -> LbConfig) {
             let frame = Frame::parse(bytes).unwrap();
             assert_eq!((frame.to, frame.from, &frame.vlans), (spec.from, spec.to, &spec.vlans));
             let link = 14 + 4 * spec.vlans.len();
-            // All bytes before the EtherType must be the same. The EtherType itself must be IPv4,
-            // the protocol of the outer packet.
+            // All bytes before the EtherType must be unchanged. The EtherType must be IPv4, which
+            // is the protocol of the outer packet.
             assert_eq!(bytes[12..link - 2], spec.bytes()[12..link - 2], "the tags differ");
             assert_eq!(bytes[link - 2..link], [0x08, 0x00]);
             let outer = frame.outer().unwrap();

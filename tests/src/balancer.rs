@@ -62,12 +62,12 @@ impl Balancer {
         Ok(balancer)
     }
 
-    /// Starts a balancer whose process can be replaced by a new one in an upgrade.
+    /// Starts a balancer whose process can be replaced by a new process in an upgrade.
     ///
-    /// All processes live in a PID namespace whose first process is a shell. They end when this
-    /// handle is dropped, even if the test process is killed. [`Self::process`] is the shell, so
-    /// the balancer gets commands through the admin API instead of signals. `environment` is a list
-    /// of assignments for `env`.
+    /// All processes live in a PID namespace whose first process is a shell. The processes end when
+    /// this handle is dropped, even if the test process is killed. [`Self::process`] is the shell,
+    /// so tests control the balancer through the admin API instead of with signals. `environment`
+    /// is a list of assignments for `env`.
     ///
     /// # Errors
     /// Fails in the same cases as [`Self::start`].
@@ -151,8 +151,8 @@ impl Balancer {
         Ok(answer)
     }
 
-    /// Stops the balancer with SIGTERM. Returns the counters in its last log line, or `None` if
-    /// that line has none.
+    /// Stops the balancer with SIGTERM. Returns the counters in its last log line, or `None` if the
+    /// line contains no counters.
     ///
     /// # Errors
     /// Returns an error if the balancer does not end in time or exits with a failure.
@@ -184,7 +184,7 @@ impl Farewell {
     }
 }
 
-/// Returns the path of the balancer binary. It is `SLUICEGATE_BIN` if set, otherwise
+/// Returns the path of the balancer binary: `SLUICEGATE_BIN` if this variable is set, otherwise
 /// `release/sluicegate` in the Cargo target directory of the running test.
 ///
 /// # Errors
@@ -220,7 +220,7 @@ fn body_of(answer: &str) -> Result<Value> {
     Ok(serde_json::from_str(&body[start..=end])?)
 }
 
-/// The startup takes up to 17 s on an emulated machine under load.
+/// The time limit for the startup, which takes up to 17 s on an emulated machine under load.
 const READY_BOUND: Duration = Duration::from_secs(60);
 const STOP_BOUND: Duration = Duration::from_secs(20);
 const ADMIN_BOUND: Duration = Duration::from_secs(10);

@@ -41,8 +41,8 @@ pub struct BedSpec {
     /// `true` if balancers and backends share one bridge in the router. Encapsulation `l2` (MAC
     /// address rewriting) requires this.
     pub switched: bool,
-    /// The path of the balancer binary. If it is `None`, [`binary`](crate::binary) finds the
-    /// binary.
+    /// The path of the balancer binary. If this field is `None`, [`binary`](crate::binary) finds
+    /// the binary.
     pub program: Option<PathBuf>,
     /// Two NICs of this machine, connected to each other by a cable. The NICs replace the veth pair
     /// between the first balancer and the router.
@@ -110,9 +110,9 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// The UDP port of the echo servers, which listen at each VIP.
+    /// The UDP port of the echo servers, which listen on every VIP.
     pub const ECHO_PORT: u16 = 53;
-    /// The UDP port of the servers that discard all datagrams. They listen at each VIP.
+    /// The UDP port of the servers that discard all datagrams. These servers listen on every VIP.
     pub const SINK_PORT: u16 = 9;
     /// The HTTP port.
     pub const HTTP_PORT: u16 = 80;
@@ -206,7 +206,7 @@ impl Bed {
     }
 
     /// Routes the first balancer's traffic for the backends through `device`. The other end of the
-    /// device's link is `port` of the router.
+    /// link is the router's device `port`.
     ///
     /// The balancer gets the addresses 192.0.2.101 and 2001:db8:0:64::1 on this device.
     ///
@@ -240,8 +240,8 @@ impl Bed {
 
     fn join_client(&mut self) -> Result<()> {
         let Host { ns, device, port, .. } = &self.client;
-        // The client link has one queue. With several queues, the kernel would select the router's
-        // transmit queue by the receive queue instead of the flow.
+        // The client link has one queue. If the link had several queues, the router's kernel would
+        // select its transmit queue by the receive queue instead of by the flow.
         let link = Veth { queues: 1, mtu: self.spec.client_mtu };
         link.join(ns.device(device), self.router.device(port))?;
         ns.ip(&format!(
@@ -254,8 +254,8 @@ impl Bed {
             .ip(&format!("addr add 198.18.0.1/24 dev {port}\naddr add 2001:db8::1/64 dev {port} nodad"))
     }
 
-    /// Connects balancer `n` to the router. Its addresses are 192.0.2.(2n-1), in a /31, and
-    /// 2001:db8:0:n::1.
+    /// Connects balancer `n` to the router. The balancer's addresses are 192.0.2.(2n-1), in a /31,
+    /// and 2001:db8:0:n::1.
     fn join_balancer(&self, n: u8) -> Result<Host> {
         let gateway4 = Ipv4Addr::new(192, 0, 2, 2 * n - 2);
         let gateway6 = v6(n.into(), 0xff);
@@ -284,8 +284,8 @@ impl Bed {
         Ok(host)
     }
 
-    /// Connects backend `n` to the router. Its addresses are 198.18.1.n and 2001:db8:18::n. All
-    /// backends use the gateway addresses 198.18.1.254 and 2001:db8:18::fffe.
+    /// Connects backend `n` to the router. The backend's addresses are 198.18.1.n and
+    /// 2001:db8:18::n. All backends use the gateway addresses 198.18.1.254 and 2001:db8:18::fffe.
     fn join_backend(&mut self, n: u8) -> Result<Host> {
         let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0x18, 0, 0, 0, 0, n.into());
         let host = host(&format!("b{n}"), "eth0", Ipv4Addr::new(198, 18, 1, n), v6)?;
@@ -354,8 +354,8 @@ impl Bed {
 fn host(name: &str, device: &'static str, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<Host> {
     let ns = Namespace::new(name)?;
     ns.sysctl(QUIET)?;
-    // By default, newer kernels choose a new transmit hash when TCP retransmits. A retransmitted
-    // segment would then reach a different queue or a different balancer.
+    // By default, newer kernels choose a new transmit hash when TCP retransmits. With a new hash,
+    // the retransmitted segment would reach a different queue or a different balancer.
     if Path::new("/proc/sys/net/core/txrehash").exists() {
         ns.sysctl(&[("core/txrehash", "0")])?;
     }
@@ -370,8 +370,8 @@ fn bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Settings for all devices, including devices that are created later. IPv6 addresses are usable
-/// immediately, and hosts send no unsolicited packets.
+/// Settings for all devices, including devices that are created later. With these settings, IPv6
+/// addresses are usable immediately, and hosts send no unsolicited packets.
 const QUIET: &[(&str, &str)] = &[
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),

@@ -98,7 +98,7 @@ impl Drop for Capture {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // The thread panics only if `wanted` panics. The test reports that failure already.
+            // The thread panics only if `wanted` panics, and the test already reports this failure.
             drop(thread.join());
         }
     }
@@ -151,8 +151,8 @@ fn watch(fd: &OwnedFd, index: usize, wanted: &dyn Fn(&[u8]) -> bool, seen: &Mute
             Ok(None) | Err(Errno::EAGAIN | Errno::EINTR | Errno::ENETDOWN) => continue,
             Err(_) => return,
         };
-        // The socket receives frames from all devices of the namespace. Binding it to one device
-        // needs an address that safe Rust cannot create.
+        // The socket receives frames from all devices of the namespace. Binding the socket to one
+        // device needs an address that safe Rust cannot create.
         if from.ifindex() != index || !wanted(&bytes) {
             continue;
         }

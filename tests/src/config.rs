@@ -1,8 +1,8 @@
 //! Writes the configuration files of the balancers in a testbed.
 //!
 //! The files have the same structure as `config/sluicegate.toml`. The hash key is in a separate
-//! file. All balancers of a testbed have the same settings. Each balancer finds its own section by
-//! its host name.
+//! file. All balancers of a testbed have the same settings. The configuration has a section for
+//! each balancer, which the balancer selects by its host name.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -41,7 +41,7 @@ impl Encapsulation {
     }
 }
 
-/// A service that every VIP has.
+/// A service that is configured on every VIP.
 #[derive(Clone, Debug)]
 pub struct Service {
     /// The ports as a TOML value, such as `80` or `"8000-8099"`.
@@ -98,7 +98,8 @@ pub struct LbConfig {
     pub admin: String,
     /// Additional TOML tables at the end of the file.
     pub more: String,
-    /// `true` if each balancer is its own cluster. Its file then names no other machine.
+    /// `true` if each balancer forms its own cluster. A balancer's configuration file then names no
+    /// other machine.
     pub alone: bool,
 }
 

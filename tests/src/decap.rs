@@ -36,7 +36,7 @@ impl Decap {
         Ok(Self { process })
     }
 
-    /// Starts `decap` on all backends. Each one accepts packets from all balancers.
+    /// Starts `decap` on all backends. Each process accepts packets from all balancers.
     ///
     /// # Errors
     /// Fails in the same cases as [`Self::start`].
@@ -68,8 +68,8 @@ impl Decap {
         self.process.lines().iter().rev().find_map(|line| reported(&line.text))
     }
 
-    /// Returns the total number of decapsulated packets. It accepts both forms of the counter:
-    /// `{"taken_off": {"gre": n, …}}` and `{"taken_off": n}`.
+    /// Returns the total number of decapsulated packets. This function accepts both forms of the
+    /// counter: `{"taken_off": {"gre": n, …}}` and `{"taken_off": n}`.
     #[must_use]
     pub fn taken_off(counts: &Value) -> u64 {
         match counts.get("taken_off") {

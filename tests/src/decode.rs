@@ -29,20 +29,20 @@ pub struct Ip {
     pub source: IpAddr,
     /// The destination address.
     pub destination: IpAddr,
-    /// The protocol of the payload. For IPv6 it is the protocol after the extension headers
+    /// The protocol of the payload. For IPv6, this is the protocol after the extension headers
     /// (hop-by-hop, routing, destination, fragment).
     pub protocol: u8,
     /// The TTL or hop limit.
     pub ttl: u8,
     /// The TOS or traffic class.
     pub tos: u8,
-    /// The DF flag. It is always `true` for IPv6.
+    /// The DF flag, which is always `true` for IPv6.
     pub dont_fragment: bool,
     /// The fragment offset in bytes and the more-fragments flag, or `None` if the packet is not a
     /// fragment.
     pub fragment: Option<(u16, bool)>,
-    /// `true` if the IPv4 header checksum is correct. It is always `true` for IPv6, which has no
-    /// header checksum.
+    /// `true` if the IPv4 header checksum is correct, and always for IPv6, which has no header
+    /// checksum.
     pub checksum_ok: bool,
     /// The bytes of the packet, including the header and without padding.
     pub bytes: Vec<u8>,
@@ -55,7 +55,7 @@ pub struct Ip {
 pub enum Kind {
     /// GRE without options.
     Gre,
-    /// IPv4 or IPv6 in IPv4 or IPv6.
+    /// An IPv4 or IPv6 packet inside an IPv4 or IPv6 packet.
     Ipip,
     /// GUE variant 0 over UDP.
     Gue,
@@ -265,8 +265,8 @@ impl Outer {
     }
 }
 
-/// Returns the Internet checksum over `parts`. It is 0 if the parts include a correct checksum.
-/// Only the last part may have an odd length.
+/// Returns the Internet checksum over `parts`. The result is 0 if the parts include a correct
+/// checksum. Only the last part may have an odd length.
 pub(crate) fn checksum(parts: &[&[u8]]) -> u16 {
     let words = parts.iter().flat_map(|part| part.chunks(2));
     let sum: u64 = words.map(|w| u64::from(w[0]) << 8 | w.get(1).map_or(0, |&low| u64::from(low))).sum();
@@ -277,7 +277,8 @@ pub(crate) fn checksum(parts: &[&[u8]]) -> u16 {
     !u16::try_from(sum).expect("the folded sum has 16 bits")
 }
 
-/// Returns the pseudo-header, which TCP and UDP checksums cover in addition to the packet.
+/// Returns the pseudo-header, which TCP and UDP checksums cover in addition to the segment or
+/// datagram.
 pub(crate) fn pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8, length: usize) -> Vec<u8> {
     let length = u32::try_from(length).expect("the length exceeds an IP packet").to_be_bytes();
     let octets = |ip: IpAddr| match ip {

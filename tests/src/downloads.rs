@@ -1,4 +1,4 @@
-//! Runs many slow downloads in parallel, which show whether open connections survive an event.
+//! Runs many slow downloads in parallel, to find out whether open connections survive an event.
 //!
 //! Each download reports which backend served it and whether it was complete. The module
 //! `http_client` sends short requests.
@@ -84,6 +84,6 @@ fn fetch(server: SocketAddr, length: Duration, backend: &mut String, begun: &Ato
     if read < bytes { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
-/// The timeout of a download. It is longer than any outage in the tests: TCP retransmits after 0.2
-/// s and then at growing intervals.
+/// The timeout of a download, which is longer than any outage in the tests: TCP retransmits after
+/// 0.2 s and then at growing intervals.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -25,8 +25,9 @@ pub struct FrameSpec {
     pub destination: SocketAddr,
     /// The TCP flags, or `None` for a UDP datagram.
     pub tcp_flags: Option<u8>,
-    /// The type and code of an ICMP message. If set, the frame contains this message instead of TCP
-    /// or UDP. The second 32-bit word of the message is zero, and the ports are ignored.
+    /// The type and code of an ICMP message. If the field is set, the frame contains an ICMP
+    /// message instead of TCP or UDP. The second 32-bit word of the message is zero, and the ports
+    /// are ignored.
     pub icmp: Option<[u8; 2]>,
     /// The TTL or hop limit.
     pub ttl: u8,
@@ -51,17 +52,17 @@ impl FrameSpec {
         }
     }
 
-    /// Returns the smallest UDP datagram. In IPv4 its frame is 64 bytes long including the FCS. In
-    /// IPv6 it has no payload.
+    /// Returns the smallest UDP datagram. Over IPv4, the frame is 64 bytes long including the FCS.
+    /// Over IPv6, the datagram has no payload.
     #[must_use]
     pub fn smallest_udp(from: [u8; 6], to: [u8; 6], source: SocketAddr, destination: SocketAddr) -> Self {
         let payload = if source.is_ipv4() { vec![0x5a; 18] } else { vec![] };
         Self { payload, ..Self::udp(from, to, source, destination) }
     }
 
-    /// Returns `count` frames that differ in their source port, so that each belongs to its own
-    /// flow. The first one has the source port of this frame, and the others have the following
-    /// ports.
+    /// Returns `count` frames that differ in their source port, so that each frame belongs to a
+    /// separate flow. The first frame has the source port of this frame, and the others have the
+    /// following ports.
     ///
     /// # Panics
     /// Panics if a port number would exceed 65,535.
@@ -129,8 +130,8 @@ impl FrameSpec {
             bytes = vec![kind, code, 0, 0, 0, 0, 0, 0];
             2
         } else if let Some(flags) = self.tcp_flags {
-            // Sequence number 1, acknowledgment number 1 with the ACK flag and 0 without, a header
-            // of five 32-bit words, window 65,535.
+            // The sequence number is 1. The acknowledgment number is 1 if the ACK flag is set,
+            // otherwise 0. The header consists of five 32-bit words, and the window is 65,535.
             let ack = u8::from(flags & 0x10 != 0);
             bytes.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, ack, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
             16

@@ -2,8 +2,8 @@
 //! request.
 //!
 //! A request returns a [`Response`], or a [`Failure`] that names the step that failed.
-//! [`Response::peer`] is the address that sent the response, because TCP accepts segments only from
-//! the address to which it connected.
+//! [`Response::peer`] is certainly the address that sent the response, because a TCP connection
+//! accepts segments only from its peer.
 //!
 //! References: RFC 9112 (the subset that `http_server` implements).
 
@@ -36,7 +36,7 @@ pub struct Response {
     pub body: Vec<u8>,
     /// The name that the backend sent in `X-Backend`.
     pub backend: String,
-    /// The client address that the backend received the request from.
+    /// The client address from which the backend received the request.
     pub client_seen: Option<SocketAddr>,
     /// The destination address at which the backend received the request.
     pub server_seen: Option<SocketAddr>,
@@ -164,8 +164,8 @@ impl Connection {
     /// Sends a GET request and keeps the connection open.
     ///
     /// # Errors
-    /// Returns a [`Failure`] that names the step that failed. The connection cannot be used after
-    /// that.
+    /// Returns a [`Failure`] that names the step that failed. The connection cannot be used after a
+    /// failure.
     pub fn get(&mut self, path: &str) -> Result<Response, Failure> {
         self.request("GET", path, &[], false)
     }

@@ -39,8 +39,8 @@ impl HttpServer {
             .run(move || TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)))
             .with_context(|| format!("{name} cannot listen on port {port}"))?;
         listener.set_nonblocking(true)?;
-        // The standard library's backlog of 128 is too small under load: a SYN that finds the
-        // backlog full is only retransmitted after a second.
+        // The standard library's backlog of 128 is too small under load: a client whose SYN finds
+        // the backlog full retransmits it only after a second.
         listen(&listener, Backlog::new(4_096)?)?;
         let shared =
             Arc::new(Shared { name: name.into(), requests: AtomicU64::new(0), stop: AtomicBool::new(false) });

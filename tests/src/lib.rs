@@ -1,9 +1,9 @@
 //! The network testbed for integration tests.
 //!
 //! A testbed consists of unnamed network namespaces, veth links and real balancer processes. A test
-//! describes it with a [`BedSpec`]. The test then sends requests and frames and starts processes on
-//! each [`Host`]. Real router daemons can take part as well. The testbed does not evaluate results.
-//! The tests and `cargo xtask demo` do that.
+//! describes the testbed with a [`BedSpec`], and then sends requests and frames and starts
+//! processes on each [`Host`]. A testbed can also contain real router daemons. The testbed does not
+//! evaluate results: this is the task of the tests and of `cargo xtask demo`.
 //!
 //! Every child process ends with the thread that started it, so a killed test leaves no process or
 //! namespace behind. All traffic stays inside the namespaces. Addresses are from ranges for

@@ -61,7 +61,7 @@ impl Veth {
 
 /// Moves two NICs that are connected by a cable from the network namespace of this process into two
 /// other namespaces. If a previous testbed used a NIC, the kernel moves it back some time after
-/// that testbed ends. The function waits for that.
+/// that testbed ends, and this function waits until then.
 ///
 /// # Errors
 /// Returns an error if a NIC does not exist or the link does not come up.
@@ -80,9 +80,9 @@ pub fn take_in(left: Device<'_>, right: Device<'_>) -> Result<()> {
 }
 
 /// Waits until a device that is up can carry frames. The kernel sets up the queues some time after
-/// the other end comes up, and silently drops frames before that. The function also raises the
-/// limit for packets that wait for neighbor resolution. With the kernel's default, a burst on a
-/// busy machine would lose its oldest packets.
+/// the other end of the link comes up, and silently drops earlier frames. The function also raises
+/// the limit for packets that wait for neighbor resolution. With the kernel's default limit, the
+/// oldest packets of a burst would be lost on a busy machine.
 pub(crate) fn carries(Device { ns, name }: Device<'_>) -> Result<()> {
     let up = eventually(BOUND, || {
         let mut show = Command::new("ip");
@@ -91,8 +91,9 @@ pub(crate) fn carries(Device { ns, name }: Device<'_>) -> Result<()> {
         String::from_utf8_lossy(&line).contains(" state UP ").then_some(())
     });
     up.with_context(|| format!("device {name} in namespace {} has no carrier after {BOUND:?}", ns.name()))?;
-    // The kernel reports the carrier shortly before the queues exist. It does both under one lock,
-    // which this command also takes, so the queues exist when the command returns.
+    // The kernel reports the carrier shortly before it creates the queues. The kernel holds one
+    // lock during both steps. This command takes the same lock, so the queues exist when the
+    // command returns.
     ns.ip(&format!("link set {name} up"))?;
     let kept = ["ipv4", "ipv6"].map(|family| format!("{family}/neigh/{name}/unres_qlen_bytes"));
     ns.sysctl(&kept.each_ref().map(|key| (key.as_str(), UNRESOLVED_BYTES)))
@@ -107,7 +108,7 @@ impl Namespace {
     }
 
     /// Runs a script with `ip -batch`, one command per line. IPv6 addresses that the script adds
-    /// with `nodad` are usable when the function returns. Their device must be up.
+    /// with `nodad` are usable when the function returns. The device of these addresses must be up.
     ///
     /// # Errors
     /// Returns an error if `ip` is missing or rejects a line, or if an address has no local route
@@ -136,8 +137,8 @@ impl Namespace {
     }
 
     /// Waits until the IPv6 addresses have local routes. The kernel adds these routes in a work
-    /// queue (`addrconf_dad_work`) after `ip` returns. Until then, it rejects packets to the
-    /// addresses with "no route".
+    /// queue (`addrconf_dad_work`) after `ip` returns. Before that, the kernel rejects packets to
+    /// these addresses with "no route".
     fn until_local(&self, addresses: Vec<Ipv6Addr>) -> Result<()> {
         let name = self.name().to_owned();
         self.run(move || {
@@ -197,8 +198,8 @@ pub struct DeviceCounts {
     pub rx_dropped: u64,
     /// The number of packets sent.
     pub tx_packets: u64,
-    /// The number of packets dropped on transmit. On a veth device they include packets for which
-    /// the other end had no space.
+    /// The number of packets dropped on transmit. On a veth device, the number includes packets for
+    /// which the other end had no space.
     pub tx_dropped: u64,
 }
 
@@ -234,7 +235,8 @@ fn parse_dev(text: &str) -> HashMap<String, DeviceCounts> {
 }
 
 const BOUND: Duration = Duration::from_secs(10);
-/// 80 times the kernel's default.
+/// The limit for packets that wait for neighbor resolution, in bytes: 80 times the kernel's
+/// default.
 const UNRESOLVED_BYTES: &str = "16777216";
 const OFFLOADS: [&str; 6] = ["tx", "tso", "gso", "gro", "rxvlan", "txvlan"];
 

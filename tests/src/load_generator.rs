@@ -35,8 +35,8 @@ pub fn flood(
     Ok(ns.spawn(move || send_all(&frames, to, time)))
 }
 
-/// Sends each frame once on `device`, in order, at a rate of at most `per_second`. Returns the
-/// elapsed time.
+/// Sends each frame once on `device`, in order, with at most `per_second` frames per second.
+/// Returns the elapsed time.
 ///
 /// # Errors
 /// Returns an error if the device does not exist or rejects a frame.
@@ -48,7 +48,7 @@ pub fn send_at(ns: &Namespace, device: &str, frames: Vec<Vec<u8>>, per_second: f
         let slices: Vec<[IoSlice<'_>; 1]> = frames.iter().map(|frame| [IoSlice::new(frame)]).collect();
         let (to, start, mut sent) = ([Some(to); PACED], Instant::now(), 0);
         while sent < slices.len() {
-            #[expect(clippy::cast_precision_loss, reason = "frames of one test")]
+            #[expect(clippy::cast_precision_loss, reason = "the count is far below 2^52")]
             let due = start + Duration::from_secs_f64(sent as f64 / per_second);
             sleep(due.saturating_duration_since(Instant::now()));
             let batch = &slices[sent..slices.len().min(sent + PACED)];
@@ -70,8 +70,8 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Starts a stream on `device`. It repeatedly calls `round` and sends the frames that it
-    /// returns, at most `per_second` packets per second. Frames that the device rejects are lost,
+    /// Starts a stream on `device`. The stream repeatedly calls `round` and sends the returned
+    /// frames, at most `per_second` packets per second. Frames that the device rejects are lost,
     /// for example while its link is down.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl Flood {
             while !until.load(Ordering::Relaxed) {
                 let frames = round();
                 for batch in frames.chunks(PACED) {
-                    #[expect(clippy::cast_precision_loss, reason = "frames of one test")]
+                    #[expect(clippy::cast_precision_loss, reason = "the count is far below 2^52")]
                     sleep(Duration::from_secs_f64(batch.len() as f64 / per_second));
                     for frame in batch {
                         sent += u64::from(sendto(fd.as_raw_fd(), frame, &to, MsgFlags::empty()).is_ok());
@@ -140,5 +140,5 @@ fn send_all(frames: &[Vec<u8>], to: LinkAddr, time: Duration) -> Result<(u64, Du
 }
 
 const BATCH: usize = 64;
-/// The paced sender uses smaller batches to avoid bursts.
+/// The batch size for sending at a fixed rate, which is small to avoid bursts.
 const PACED: usize = 32;

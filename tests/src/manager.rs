@@ -38,11 +38,11 @@ impl Manager {
         let mut buffer = [0; 4096];
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            // A timeout of zero would mean no timeout.
+            // A timeout of zero would mean that the call waits forever.
             self.socket.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
             match self.socket.recv(&mut buffer) {
-                // Child processes of other tests end at the same time. Each end raises SIGCHLD,
-                // which can interrupt the call.
+                // Child processes of other tests may end while this call waits. Each time a child
+                // process ends, SIGCHLD is raised, which can interrupt the call.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error).with_context(|| format!("no message in {bound:?}")),
                 Ok(length) => return Ok(String::from_utf8_lossy(&buffer[..length]).into_owned()),

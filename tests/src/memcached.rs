@@ -15,14 +15,14 @@ pub const MEMCACHED_PORT: u16 = 11_211;
 /// UDP.
 ///
 /// # Errors
-/// Returns an error if memcached is not installed or does not respond. The message contains its
-/// output.
+/// Returns an error if memcached is not installed or does not respond. The message contains the
+/// output of the server.
 pub fn start_memcached(bed: &Bed, host: &Host, more: &[&str]) -> Result<Process> {
     start_memcached_at(host, bed.spec.vips.iter().copied().chain([host.v4.into()]), more)
 }
 
 /// Starts a memcached server that listens on the addresses `at`, and waits until it responds on the
-/// last one.
+/// last address.
 ///
 /// # Errors
 /// Fails in the same cases as [`start_memcached`].

@@ -53,7 +53,8 @@ impl Namespace {
                     .and_then(|()| File::open("/proc/thread-self/ns/net"))
                     .map(|file| (gettid(), file));
                 let failed = made.is_err();
-                // `send` fails only if `new` has already returned an error. Then there are no jobs.
+                // `send` fails only if `new` has already returned an error. No jobs exist in this
+                // case.
                 if report.send(made).is_err() || failed {
                     return;
                 }
@@ -92,7 +93,7 @@ impl Namespace {
         Ok(self.0.file.metadata()?.ino())
     }
 
-    /// Returns a path for `nsenter --net=PATH`. It is valid while this process runs.
+    /// Returns a path for `nsenter --net=PATH`. The path is valid while this process runs.
     #[must_use]
     pub fn path(&self) -> String {
         format!("/proc/{}/task/{}/ns/net", std::process::id(), self.0.tid)
@@ -106,8 +107,8 @@ impl Namespace {
         self.spawn(job).join().unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Starts `job` in the namespace on a new thread. Threads that `job` starts are in the
-    /// namespace too.
+    /// Starts `job` in the namespace on a new thread. Threads that `job` starts also run in the
+    /// namespace.
     ///
     /// # Panics
     /// Panics if the system cannot create a thread.

@@ -9,8 +9,8 @@ pub struct Section {
     pub commands: String,
 }
 
-/// Returns the sections of a page that have shell blocks (```` ```sh ````). Blocks in lists are
-/// indented; their commands are returned without this indent.
+/// Returns the sections of a page that have shell blocks (```` ```sh ````). The commands of
+/// indented blocks in lists are returned without the indent.
 #[must_use]
 pub fn sections(page: &str) -> Vec<Section> {
     let mut found = vec![Section { heading: String::new(), commands: String::new() }];
@@ -30,8 +30,8 @@ pub fn sections(page: &str) -> Vec<Section> {
 }
 
 /// Returns the text blocks of a page that contain commands for a shell, each with its line number
-/// and its first line. Such a block shows a session (`$ ip link`), or its first line begins with
-/// one of the `programs`.
+/// and its first line. A text block contains commands if it shows a session (`$ ip link`), or if
+/// its first line begins with one of the `programs`.
 #[must_use]
 pub fn other_commands<'a>(page: &'a str, programs: &[&str]) -> Vec<(usize, String)> {
     let is_command = |line: &str| {

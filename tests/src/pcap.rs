@@ -1,8 +1,8 @@
 //! Reads and writes capture files (pcap).
 //!
 //! Files are little-endian and have the link type Ethernet. The writer uses timestamps in
-//! microseconds. The reader also accepts nanoseconds. This module is independent of the balancer's
-//! code, so that tests can use it to verify the balancer's capture files.
+//! microseconds. The reader also accepts timestamps in nanoseconds. This module is independent of
+//! the balancer's code, so that tests can use it to verify the balancer's capture files.
 //!
 //! References: draft-ietf-opsawg-pcap-05 §4 and §5.
 
@@ -11,7 +11,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// Writes a capture file with `frames`. Their timestamps are one millisecond apart.
+/// Writes a capture file with `frames`. The timestamps of the frames are one millisecond apart.
 ///
 /// # Errors
 /// Returns an error if the file cannot be written.

@@ -68,7 +68,8 @@ impl Process {
     pub fn start<S: AsRef<OsStr>>(ns: &Namespace, name: &str, program: S, args: &[&str]) -> Result<Self> {
         let mut command = Command::new("setpriv");
         // The parent may end before the kernel registers the parent-death signal. The shell
-        // therefore compares its parent with the expected one before it starts the program.
+        // therefore checks that its parent is still the expected process before it starts the
+        // program.
         command
             .args(["--pdeathsig", "KILL", "--", "sh", "-c", r#"[ "$PPID" = "$0" ] && exec "$@""#])
             .arg(std::process::id().to_string())
@@ -207,7 +208,8 @@ impl Process {
         Err(anyhow!("{} did not end in {bound:?} after SIGTERM:\n{}", self.name, self.tail()))
     }
 
-    /// Waits until the process ends by itself. Returns `None` if it is still running after `bound`.
+    /// Waits until the process ends by itself. Returns `None` if the process is still running after
+    /// `bound`.
     pub fn wait(&mut self, bound: Duration) -> Option<ExitStatus> {
         eventually(bound, || self.try_status().filter(|_| self.output().open == 0))
     }
@@ -215,7 +217,7 @@ impl Process {
     /// Kills the process with SIGKILL and reaps it.
     pub fn kill(&mut self) {
         if self.try_status().is_none() {
-            // Both calls fail only if the process has ended.
+            // `kill` and `wait` fail only if the process has ended.
             drop(self.child.kill());
             self.status = self.child.wait().ok();
         }

@@ -1,4 +1,4 @@
-//! A client for memcached's UDP protocol. It sends one request at a time.
+//! A client for memcached's UDP protocol, which sends one request at a time.
 //!
 //! Callers pass commands without the UDP frame header. The client adds the header and returns the
 //! response with the same request ID.
@@ -27,7 +27,7 @@ impl QueryClient {
         Self::from_port(ns, server, 0)
     }
 
-    /// Creates a client with the local port `port`. If it is 0, the kernel selects a free port.
+    /// Creates a client with the local port `port`. If `port` is 0, the kernel selects a free port.
     ///
     /// # Panics
     /// Panics if the port is in use or the server is unreachable.
@@ -76,7 +76,7 @@ impl QueryClient {
     }
 
     /// Sends a command whose response has several datagrams, and returns the whole response.
-    /// Returns `None` if it does not arrive within `patience`.
+    /// Returns `None` if the whole response does not arrive within `patience`.
     ///
     /// # Panics
     /// Panics in the same cases as [`Self::send_plainly`], and if the datagrams belong to different
@@ -105,8 +105,8 @@ impl QueryClient {
             match self.socket.recv(&mut room) {
                 Ok(length) if room[..2] == frame[..2] => return Some(room[..length].to_vec()),
                 Ok(_) => {}
-                // The server was down at an earlier request, and the kernel reports the ICMP error
-                // now.
+                // The server was down during an earlier request, and the kernel reports the ICMP
+                // error now.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionRefused) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}

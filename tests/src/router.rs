@@ -91,8 +91,8 @@ impl Router {
         found.map(|()| last.clone()).ok_or_else(|| anyhow!("{}: {question}:\n{last}", self.shell))
     }
 
-    /// Kills the daemons with SIGKILL. Their BGP connections close, but their routes may remain in
-    /// the kernel.
+    /// Kills the daemons with SIGKILL. The BGP connections of the daemons close, but routes that
+    /// the daemons installed may remain in the kernel.
     pub fn kill(&mut self) {
         self.daemons.iter_mut().for_each(Process::kill);
     }
@@ -153,7 +153,7 @@ fn bird(bed: &Bed, config: &str) -> Result<(Vec<Process>, Shell)> {
     Ok((vec![daemon], Shell { ns, program: "birdc", args, whole: true, first }))
 }
 
-/// Starts the FRR daemons. They run as the user `frr`, which must own the directory of their
+/// Starts the FRR daemons. The daemons run as the user `frr`, which must own the directory of their
 /// sockets.
 fn frr(bed: &Bed, bgpd: &str) -> Result<(Vec<Process>, Shell)> {
     // FRR drops root privileges, but must still be able to read its files in this directory.
@@ -202,5 +202,5 @@ fn gobgpd(bed: &Bed, config: &str) -> Result<(Vec<Process>, Shell)> {
     Ok((vec![daemon], Shell { ns, program: "gobgp", args: vec![], whole: false, first }))
 }
 
-/// The timeout for all router operations. It is far longer than any of them takes.
+/// The timeout for all router operations, which is far longer than any operation takes.
 const BOUND: Duration = Duration::from_secs(60);

@@ -1,8 +1,8 @@
 //! Writes the configuration of routers with BGP sessions to the balancers.
 //!
-//! A router accepts routes for the VIPs and their aggregates, and exports no routes. It installs
-//! equal-cost paths as one multipath route in the kernel. Routes with the GRACEFUL_SHUTDOWN
-//! community have the lowest preference. The module `router` starts the daemons.
+//! A router accepts routes for the VIPs and their aggregates, and exports no routes. The router
+//! installs equal-cost paths as one multipath route in the kernel. Routes with the
+//! GRACEFUL_SHUTDOWN community have the lowest preference. The module `router` starts the daemons.
 //!
 //! References: RFC 8326 for GRACEFUL_SHUTDOWN; RFC 5082 for [`RouterSession::near`]; RFC 8950 for
 //! IPv4 over IPv6.
@@ -33,7 +33,7 @@ pub struct RouterSession {
     /// The AS number of the router. FRR and gobgpd use the AS number of the first session for all
     /// sessions.
     pub own_asn: u32,
-    /// `true` if the session carries IPv4 and IPv6 routes. Otherwise it carries routes of the
+    /// `true` if the session carries IPv4 and IPv6 routes, `false` if it carries only routes of the
     /// address family over which it runs.
     pub both: bool,
     /// `true` if the router opens the TCP connection, `false` if it only accepts connections. Only
@@ -181,9 +181,10 @@ fn gobgpd(sessions: &[RouterSession]) -> String {
     text
 }
 
-/// The router declares a session down after one second without BFD packets, because tests share the
-/// machine with builds. This setting does not delay how soon the router detects a failed balancer:
-/// the multiplier that the balancer sends determines that.
+/// Each router advertises a BFD multiplier of 10, so a balancer declares a session down after one
+/// second without BFD packets. A shorter time would cause false failures, because tests share the
+/// machine with builds. The time in which the router detects a failed balancer is not affected: it
+/// depends on the multiplier that the balancer advertises.
 const BIRD: &str = "log stderr all;
 router id 192.0.2.0;
 protocol device { scan time 1; }
@@ -199,8 +200,8 @@ filter vips {
 }
 ";
 
-/// The configuration of FRR's bfdd, with the BFD profile that the sessions use. It has the same
-/// timers as BIRD.
+/// The configuration of FRR's bfdd, with the BFD profile that the sessions use. The profile has the
+/// same timers as BIRD.
 pub const FRR_BFDD: &str = "bfd
  profile fast
   detect-multiplier 10

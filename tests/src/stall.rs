@@ -1,5 +1,5 @@
-//! Stops single threads of a process with ptrace. The process then looks like one with a hanging
-//! thread. SIGSTOP would stop the whole process.
+//! Stops single threads of a process with ptrace. To an observer, the process then has a hanging
+//! thread. In contrast, SIGSTOP would stop the whole process.
 //!
 //! References: ptrace(2), `PTRACE_SEIZE` and `PTRACE_INTERRUPT`.
 
@@ -11,8 +11,8 @@ use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-/// Stopped threads. They continue when the handle is dropped. Only the thread that stopped them can
-/// let them continue, so the handle cannot be sent to another thread.
+/// Stopped threads, which continue when the handle is dropped. Only the tracing thread can let the
+/// stopped threads continue, so the handle cannot be sent to a different thread.
 #[derive(Debug)]
 pub struct Stall {
     threads: Vec<Pid>,
@@ -37,7 +37,7 @@ impl Stall {
                 }
             }
         }
-        ensure!(!stall.threads.is_empty(), "no thread has a name with {prefix}");
+        ensure!(!stall.threads.is_empty(), "no thread name begins with {prefix}");
         stall.threads.iter().try_for_each(|&thread| ptrace::interrupt(thread))?;
         for &thread in &stall.threads {
             waitpid(thread, Some(WaitPidFlag::__WALL))?;

@@ -1,5 +1,5 @@
-//! A temporary directory that is removed when its handle is dropped. Creating one also removes the
-//! leftover directories of killed processes.
+//! A temporary directory that is removed when its handle is dropped. Creating a directory also
+//! removes the leftover directories of killed processes.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -37,7 +37,7 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        // An error does not matter, because the next testbed removes leftover directories.
+        // Errors are ignored, because the next testbed removes leftover directories.
         drop(fs::remove_dir_all(&self.0));
     }
 }

@@ -10,15 +10,15 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{Encapsulation, Host, device_counts};
 
-/// Tunnel devices for every encapsulation over IPv4 and IPv6. They are removed with the backend's
-/// network namespace.
+/// Tunnel devices for every encapsulation over IPv4 and IPv6. The devices are removed with the
+/// backend's network namespace.
 #[derive(Clone, Debug)]
 pub struct Tunnels {
     host: Host,
 }
 
 impl Tunnels {
-    /// Creates the devices on `host`. They accept packets from any source to the addresses of the
+    /// Creates the devices on `host`, which accept packets from any source to the addresses of the
     /// host.
     ///
     /// # Errors
@@ -57,12 +57,12 @@ fn commands(host: &Host) -> Result<String> {
     let section = rest.split("\n## ").next().unwrap_or_default();
     let blocks = section.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
     let text: String = blocks.collect();
-    ensure!(PAGE_ADDRESSES.iter().all(|address| text.contains(address)), "the page has other addresses");
+    ensure!(PAGE_ADDRESSES.iter().all(|address| text.contains(address)), "the page lacks an address");
     let [v4, v6] = PAGE_ADDRESSES;
     Ok(text.replace(v6, &host.v6.to_string()).replace(v4, &host.v4.to_string()))
 }
 
-/// The addresses of the backend on the page.
+/// The backend addresses that the documentation page uses.
 const PAGE_ADDRESSES: [&str; 2] = ["192.0.2.13", "2001:db8::13"];
 const PAGE: &str = include_str!("../../docs/how-to/prepare-backends.md");
 const SECTION: &str = "\n## Tunnel devices of the kernel\n";

@@ -39,8 +39,8 @@ impl UdpServer {
         Ok(Self { answered, stop, thread: Some(thread), _sink: None })
     }
 
-    /// Starts a server in `ns` that receives and discards all datagrams to `address`. If there were
-    /// no such server, the kernel would send ICMP errors.
+    /// Starts a server in `ns` that receives and discards all datagrams to `address`. Without this
+    /// server, the kernel would reply with ICMP errors.
     ///
     /// # Errors
     /// Returns an error if `address` does not exist or is in use.
@@ -94,8 +94,8 @@ pub fn udp_ask(ns: &Namespace, server: SocketAddr, payload: &[u8], timeout: Dura
     ns.run(move || {
         let any: SocketAddr = if server.is_ipv4() { ([0; 4], 0).into() } else { ([0; 8], 0).into() };
         let socket = UdpSocket::bind(any)?;
-        // The connected socket only finds out the source address. Connecting the other socket would
-        // make the kernel discard replies from unexpected addresses.
+        // The connected socket is used only to find out the source address. Connecting the other
+        // socket would make the kernel discard replies from unexpected addresses.
         let route = UdpSocket::bind(any)?;
         route.connect(server)?;
         let local = SocketAddr::new(route.local_addr()?.ip(), socket.local_addr()?.port());

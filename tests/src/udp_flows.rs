@@ -20,8 +20,8 @@ pub struct UdpFlows {
 }
 
 impl UdpFlows {
-    /// Opens `count` flows from `ns` to `server`. In a round, each flow waits for its reply for
-    /// `timeout`.
+    /// Opens `count` flows from `ns` to `server`. In a round, each flow waits up to `timeout` for
+    /// its reply.
     ///
     /// # Errors
     /// Returns an error if no ports are free or `server` is unreachable.
@@ -121,11 +121,11 @@ fn answer(socket: &UdpSocket, number: u64, end: Instant) -> Result<Option<String
 }
 
 /// Ignores an ICMP error for an earlier packet. The kernel reports the error at the next send or
-/// receive call. If that call sends a packet, the packet is lost.
+/// receive call. A send call that reports the error does not send its packet.
 fn refused(error: std::io::Error) -> std::io::Result<usize> {
     if error.kind() == ErrorKind::ConnectionRefused { Ok(0) } else { Err(error) }
 }
 
-/// The number of flows that send at the same time. Their packets fit into the queues of a veth pair
-/// (256 frames) and into a socket buffer.
+/// The number of flows that send at the same time. The packets of so many flows fit into the queues
+/// of a veth pair (256 frames) and into a socket buffer.
 const WINDOW: usize = 50;

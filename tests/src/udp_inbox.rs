@@ -1,7 +1,7 @@
 //! Runs a UDP server that records all datagrams and sends no replies.
 //!
-//! For each datagram it records the sender, the length and a digest of the payload. The kernel has
-//! already reassembled fragmented datagrams.
+//! The server records the sender, the length and a digest of the payload of each datagram. The
+//! kernel has already reassembled fragmented datagrams.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::net::{SocketAddr, UdpSocket};
@@ -87,7 +87,7 @@ pub fn digest(bytes: &[u8]) -> u64 {
 fn collect(socket: &UdpSocket, seen: &Mutex<Vec<Received>>, stop: &AtomicBool) {
     let mut room = vec![0; 1 << 16];
     while !stop.load(Ordering::Relaxed) {
-        // Errors are timeouts.
+        // The only expected errors are timeouts.
         let Ok((len, from)) = socket.recv_from(&mut room) else { continue };
         let received = Received { from, len, digest: digest(&room[..len]) };
         seen.lock().unwrap_or_else(PoisonError::into_inner).push(received);

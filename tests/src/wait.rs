@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Calls `look` until it returns a value or `bound` has passed. Calls it one last time after
+/// Calls `look` until it returns a value or `bound` has passed. Calls `look` one last time after
 /// `bound`.
 pub fn eventually<T>(bound: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + bound;

@@ -40,8 +40,8 @@ fn carries(kind: Encapsulation, outer_v4: bool, keys: &str, from: &[&str]) -> Ve
     let kinds: BTreeSet<_> = frames.iter().map(inner).map(|i| (i.source.is_ipv4(), i.protocol)).collect();
     assert_eq!(kinds, BTreeSet::from([(true, 6), (true, 17), (false, 6), (false, 17)]));
     same_as_clients(&scene, &outside, &frames);
-    // The kernel of the balancer's host rejects late UDP answers with ICMP errors, and these reach
-    // the balancer.
+    // The kernel of the balancer's host rejects late UDP answers with ICMP errors, which reach the
+    // balancer.
     let drops = balancer.counters().unwrap().drops();
     assert!(drops.iter().all(|(reason, _)| *reason == "icmp"), "{drops:?}");
     frames
@@ -229,7 +229,7 @@ fn padded_check_detects_a_path_that_loses_full_size_packets() {
     scene.bed.backends[0].ns.ip("link set eth0 mtu 1400").unwrap();
     assert!(results(false).is_ok(), "short packets pass");
     let why = results(true).unwrap_err();
-    // The backend announces segments of 1360 bytes. The options of TCP need 12 bytes of them.
+    // The backend announces segments of 1360 bytes. TCP options need 12 of these bytes.
     assert!(why.contains("full-size packet with 1348 bytes of TCP data"), "{why}");
 }
 
@@ -238,8 +238,8 @@ fn answer_dns(socket: &UdpSocket) {
     let mut room = [0; 512];
     socket.set_read_timeout(Some(BOUND)).unwrap();
     let (len, client) = socket.recv_from(&mut room).unwrap();
-    // The reply contains the header, the name, the type and the class of the question. Additional
-    // records are omitted.
+    // The reply contains the header, the name, the type and the class of the question. The reply
+    // omits the additional records of the query.
     let name = room[12..len].iter().position(|&byte| byte == 0).unwrap();
     let mut reply = room[..12 + name + 5].to_vec();
     reply[2..12].copy_from_slice(&[0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0]);

@@ -13,7 +13,8 @@ fn busy() -> Duration {
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// Returns the number of connections in TIME-WAIT. Each of them occupies its port for a minute.
+/// Returns the number of connections in TIME-WAIT. Each connection in this state occupies its port
+/// for a minute.
 fn in_time_wait() -> u32 {
     let text = fs::read_to_string("/proc/thread-self/net/sockstat").unwrap();
     let words: Vec<&str> = text.split_whitespace().collect();

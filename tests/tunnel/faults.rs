@@ -152,7 +152,7 @@ fn unroutable_and_oversized_packets_are_counted() {
         eventually(BOUND, || (checks.tunnel.counts().too_big == 1).then_some(())).unwrap();
         checks.change(|slot| slot.next_hop = None);
         // All packets of a batch use the same snapshot, so the batch of the last packet may still
-        // use the old one.
+        // use the old snapshot.
         let counts = eventually(BOUND, || {
             socket.try_send(b"query").unwrap();
             Some(checks.tunnel.counts()).filter(|counts| counts.no_next_hop > 0)

@@ -86,7 +86,7 @@ fn leftovers_are_removed_unless_in_use() {
     let before = taken(&ns);
     let clear = || remove_leftovers(DEVICE, TunnelNumbers::default());
     let clear_here = || ns.run(move || runtime().block_on(clear()).unwrap());
-    assert_eq!(clear_here(), 0, "rules were removed without leftovers");
+    assert_eq!(clear_here(), 0, "rules were removed although there were no leftovers");
     let mut holder = start_holder(&scene);
     assert_eq!((clear_here(), our_rules(&ns)), (0, [1, 1]), "rules of a running process were removed");
     holder.kill();
@@ -148,8 +148,8 @@ fn start_holder(scene: &Scene) -> Process {
     holder
 }
 
-/// The other tests run this function in a separate process and kill it. It opens a tunnel and
-/// waits.
+/// Opens a tunnel and waits. The other tests run this function in a separate process and kill the
+/// process.
 #[test]
 fn holder_of_a_tunnel() {
     let Ok(file) = env::var(HOLDER) else { return };

@@ -13,7 +13,7 @@ use next_hop::{self, Resolver, Unresolved};
 use testbed::{Bed, BedSpec, Decap, Encapsulation, LbConfig, Namespace};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// The timeout of the tests. It is ten times the longest wait on two busy cores.
+/// The timeout of the tests, which is ten times the longest wait on two busy cores.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
 /// The time for which a test waits for a packet that must not arrive. On these links an answer
 /// takes less than a millisecond.
@@ -77,7 +77,7 @@ impl Scene {
     }
 }
 
-/// Returns a runtime with two workers, so that a test that blocks one of them does not stop the
+/// Returns a runtime with two workers, so that a test that blocks one worker does not stop the
 /// tunnel.
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testbed::{Namespace, Process, TempDir, eventually};
 
-/// The timeout of the tests. It is ten times the duration of a page update on two busy cores.
+/// The timeout of the tests, which is ten times the duration of a page update on two busy cores.
 pub(crate) const BOUND: Duration = Duration::from_secs(30);
 
 pub(crate) struct Browser {
@@ -121,8 +121,8 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // If this request were not sent, the browser would end too, but only after writing its
-        // profile.
+        // Ends the browser session. Without this request, the browser would end too, but only after
+        // writing its profile.
         let (session, ns) = (self.session.clone(), self.ns.clone());
         drop(ns.spawn(move || exchange("DELETE", &session, "")).join());
     }

@@ -1,4 +1,5 @@
-//! Tests of the status page. Most of them use sample responses instead of a running balancer.
+//! Tests of the status page. Most of these tests use sample responses instead of a running
+//! balancer.
 
 use serde_json::{Value, json};
 use testbed::{Namespace, eventually};

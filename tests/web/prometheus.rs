@@ -60,7 +60,8 @@ impl Prometheus {
         self.follows(query, || expected);
     }
 
-    /// Waits until a query returns the expected value, which may change during the wait.
+    /// Waits until a query returns the expected value. The expected value may change while the test
+    /// waits.
     fn follows(&self, query: &str, expected: impl Fn() -> u64) {
         let agreed = eventually(BOUND, || (self.value(query)? == expected() as f64).then_some(()));
         assert!(
@@ -83,7 +84,7 @@ fn prometheus_scrapes_correct_counters() {
     let prometheus = Prometheus::start(&running);
     prometheus.agrees("up", 1);
     running.ask(30);
-    // When the sums match, all packets of the requests have been counted.
+    // All packets of the requests have been counted when the sums match.
     let counts = eventually(BOUND, || {
         let counts = running.balancer.counters().unwrap();
         (counts.redirected() == counts.received() && counts.received() == counts.sent()).then_some(counts)

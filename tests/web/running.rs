@@ -116,8 +116,8 @@ fn traffic_is_shown(running: &Running, browser: &Browser) {
     stop.store(true, Ordering::Relaxed);
     traffic.join().unwrap();
     browser.wait_for(&rate.replace("return !", "return "));
-    // No service has this port. The connection attempt times out, and its packets are counted as
-    // drops.
+    // No service has the port of this request. The connection attempt times out, and its packets
+    // are counted as drops.
     let unserved = running.bed.http_client().connect_timeout(Duration::from_millis(100));
     assert!(unserved.get(running.bed.vip(true, 81), "/").is_err());
     let agreed = eventually(BOUND, || {

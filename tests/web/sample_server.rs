@@ -2,7 +2,8 @@
 //! page is open.
 //!
 //! The server sends the balancer's page with the balancer's HTTP headers. The sample responses are
-//! in `admin/page/sample`. The crate `admin` tests that their format is correct.
+//! in `admin/page/sample`. Tests of the crate `admin` check that the samples have the correct
+//! format.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
@@ -82,8 +83,8 @@ impl Samples {
     }
 }
 
-/// Returns the sample counters. The file contains only the counters that are not 0, and the type
-/// adds the others.
+/// Returns the sample counters. The sample file contains only the counters that are not 0, and the
+/// type `Stats` adds the others.
 fn counters() -> Stats {
     let mut stats: Stats =
         serde_json::from_str(include_str!("../../crates/admin/src/page/sample/counters.json")).unwrap();

@@ -1,5 +1,5 @@
-//! Tests of the zero-copy mode with a real driver. They run in the virtual machine of
-//! `xtask/zc-vm`. The backends use the kernel's tunnel devices for decapsulation.
+//! Tests of the zero-copy mode with a real driver, in the virtual machine of `xtask/zc-vm`. The
+//! backends use the kernel's tunnel devices for decapsulation.
 //!
 //! `cargo xtask test --lane zero-copy` runs the tests one at a time, because they share the virtual
 //! machine's NICs. The virtual wire drops frames above about 15,000 per second, so the tests do not
@@ -30,10 +30,10 @@ const KINDS: [(Encapsulation, bool); 6] = [
     (Encapsulation::Gue, false),
 ];
 
-/// Two NICs that are connected. The first one belongs to the balancer and supports zero-copy, and
+/// Two NICs that are connected. The first NIC belongs to the balancer and supports zero-copy, and
 /// the second is a standard virtio NIC.
 const WIRE: [&str; 2] = ["zc0", "peer0"];
-/// Two NICs that are connected. The balancer has the one without zero-copy support.
+/// Two NICs that are connected. The balancer has the NIC without zero-copy support.
 const PLAIN: [&str; 2] = ["peer1", "zc1"];
 
 struct Stage {
@@ -89,7 +89,7 @@ impl Stage {
     }
 
     /// Waits until the counters show that no packet is in flight. Packet threads must have received
-    /// every redirected packet, and must have sent or dropped it.
+    /// every redirected packet, and must have sent or dropped every received packet.
     fn settled(&self) -> Counters {
         let agreed = eventually(BOUND, || {
             let counts = self.balancer.counters().ok()?;
@@ -155,7 +155,8 @@ fn bed(wire: [&'static str; 2]) -> Bed {
 }
 
 /// Returns a configuration in which each kind of outer header has its own VIPs and pool. A flow
-/// with one kind therefore cannot match an old table entry with a different kind.
+/// with one kind of outer header therefore cannot match a table entry of an earlier flow with a
+/// different kind.
 fn config(bed: &Bed) -> LbConfig {
     let mut config = LbConfig { vips: first_vips().into(), ..LbConfig::new(bed) };
     for (kind, outer_ipv4) in KINDS.into_iter().skip(1) {
@@ -207,8 +208,8 @@ fn kernel_tunnels_decapsulate_zero_copy_packets() {
         let what = format!("zero-copy, {} over {}", kind.name(), if outer_ipv4 { "IPv4" } else { "IPv6" });
         let (sent, off) = (stage.settled().sent(), stage.taken_off(kind, outer_ipv4));
         stage.all_answered(&what, vips(kind, outer_ipv4));
-        // The number of decapsulated packets is read before the number of sent ones. If both match,
-        // no packet is in flight.
+        // The number of decapsulated packets is read before the number of sent packets. If the two
+        // numbers match, no packet is in flight.
         let counted = || (stage.taken_off(kind, outer_ipv4) - off, stage.settled().sent() - sent);
         let agreed = eventually(BOUND, || Some(counted()).filter(|(off, sent)| off == sent));
         let (off, sent) = agreed.unwrap_or_else(counted);

@@ -88,8 +88,8 @@ int pass(struct xdp_md *ctx)
 	return XDP_PASS;
 }
 
-// Runs on a packet socket of the device at which frames come back. For each frame with a timestamp
-// it stores the latency in nanoseconds. It passes no frame to the socket.
+// Runs on a packet socket of the device at which frames come back. For each frame with a timestamp,
+// the program stores the latency in nanoseconds. It passes no frame to the socket.
 SEC("socket")
 int delay(struct __sk_buff *skb)
 {

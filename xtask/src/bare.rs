@@ -1,9 +1,9 @@
 //! Runs the commands of the README in a minimal Debian root, on a checkout of the last commit.
 //!
-//! This shows which requirements the tasks do not install themselves. The script `xtask/bare-root`
-//! creates the root. All traces are removed even if this process is killed: processes and mounts
-//! are in namespaces that end with the run, and a second process removes the folder after this
-//! process has ended.
+//! Such a run shows which requirements the tasks do not install themselves. The script
+//! `xtask/bare-root` creates the root. All traces are removed even if this process is killed:
+//! processes and mounts are in namespaces that end with the run, and a second process removes the
+//! folder after this process has ended.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,9 +32,10 @@ impl Readme {
     }
 }
 
-/// Runs the commands in one root. If a command fails, the following ones still run.
+/// Runs the commands one after the other in one minimal Debian root. If a command fails, the next
+/// commands still run.
 pub(crate) fn run(commands: &[Readme]) -> Result<()> {
-    setup::require_root("a bare root")?;
+    setup::require_root("creating a Debian root")?;
     setup::ensure(setup::BARE)?;
     let folder = Folder::new("bare")?;
     let bare = folder.path().join("root");
@@ -57,7 +58,7 @@ fn toolchain() -> Result<PathBuf> {
     Ok(Path::new(String::from_utf8(output.stdout)?.trim()).canonicalize()?)
 }
 
-/// A folder that is removed when this process ends. The folder is created empty.
+/// An empty new folder, which is removed when this process ends.
 ///
 /// A helper process (`keeper`) removes the folder when its standard input is closed.
 pub(crate) struct Folder {
@@ -66,7 +67,8 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Creates a folder below the cargo target directory. Its name begins with `kind`.
+    /// Creates a folder below the cargo target directory. The name of the folder begins with
+    /// `kind`.
     pub(crate) fn new(kind: &str) -> Result<Self> {
         let path = Metadata::read()?.target_directory()?.join(format!("{kind}-{}", std::process::id()));
         fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
@@ -88,7 +90,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         // `wait` first closes the standard input of the helper process. An error means that the
-        // process has already ended.
+        // helper process has already ended.
         drop(self.keeper.wait());
     }
 }

@@ -3,9 +3,10 @@
 //!
 //! Each of these systems ([`Way`]) is measured with each workload ([`Mix`]) once per round. Each
 //! round begins with a different system. A measurement first counts operations per second and
-//! processor time at full speed. It then measures response times at a rate that all systems can
-//! sustain. Every value that is read is verified. A full run writes one line per measurement to
-//! `benches/results/kv.csv`. `benches/README.md` explains why the comparison is fair.
+//! processor time at full speed. After that, the measurement determines response times at a rate
+//! that all systems can sustain. Every value that is read is verified. A full run writes one line
+//! per measurement to `benches/results/kv.csv`. `benches/README.md` explains why the comparison is
+//! fair.
 
 mod results;
 
@@ -22,7 +23,7 @@ use crate::tidy::RESULTS;
 use crate::{cargo, figures, setup};
 
 /// Runs the comparison with the given balancer binary, or with a fresh build. A missed performance
-/// goal is reported as a result, and a wrong value is an error.
+/// goal is reported as a result, but a wrong value in a response is an error.
 pub(crate) fn run(binary: Option<&Path>, rounds: Option<usize>, is_quick: bool) -> Result<()> {
     setup::require_root("bench kv")?;
     setup::ensure(&[setup::BUILD, setup::BED, setup::KV_BENCH].concat())?;
@@ -141,7 +142,7 @@ fn hits(running: &Running<'_>) -> Result<u64> {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of seconds")]
+#[expect(clippy::cast_precision_loss, reason = "the counts are far below 2^52")]
 fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }

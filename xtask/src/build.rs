@@ -1,7 +1,7 @@
 //! Builds the programs that the test lanes run: the balancer and the test programs.
 //!
 //! Every call builds for the whole workspace, with one target and one profile. Unit tests and lints
-//! use the same selection. Cargo unifies the features of dependencies over the selected packages,
+//! select the same packages. Cargo unifies the features of dependencies over the selected packages,
 //! so a different selection would rebuild the dependencies. Programs are linked statically, because
 //! the lane `zero-copy` copies them into a VM. The module `dist` builds the released binary, which
 //! uses LTO and has no debug assertions.

@@ -11,8 +11,9 @@ use serde_json::Value;
 /// Returns a cargo command that runs in the workspace root. Variables that the outer `cargo run`
 /// sets for the package `xtask` are removed.
 ///
-/// Some build scripts, such as the one of `ring`, watch these variables. They would run again
-/// whenever outer and inner cargo alternate, and all dependent crates would be rebuilt.
+/// Some build scripts, such as the build script of `ring`, watch these variables. If the variables
+/// were kept, these scripts would run again whenever the outer and the inner cargo alternate, and
+/// all dependent crates would be rebuilt.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
@@ -22,15 +23,15 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// Returns `true` if this is a variable that cargo sets for the program that it runs.
+/// Returns `true` if cargo sets this environment variable for the programs that it runs.
 fn is_of_a_package(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.starts_with(start))
         || ["CARGO_CRATE_NAME", "CARGO_BIN_NAME", "CARGO_PRIMARY_PACKAGE", "OUT_DIR"].contains(&&*name)
 }
 
-/// Runs a command and waits until it ends. Its standard output is redirected to standard error,
-/// because standard output is only for results.
+/// Runs a command and waits until it ends. The command's standard output is redirected to standard
+/// error, because standard output is only for results.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let words: Vec<_> = [command.get_program()]
         .into_iter()
@@ -106,7 +107,7 @@ impl<'a> Package<'a> {
     }
 
     /// Returns `true` if the manifest names a README. Only crates that can be used separately have
-    /// one.
+    /// a README.
     pub(crate) fn has_readme(&self) -> bool {
         self.0["readme"].is_string()
     }

@@ -1,7 +1,7 @@
 //! Implements `cargo xtask demo`, which runs the balancer with a client, a router and three
 //! backends in network namespaces.
 //!
-//! The demo sends HTTP requests and then a burst of small packets. At the end it stops the
+//! The demo sends HTTP requests and then a burst of small packets. At the end, the demo stops the
 //! balancer. The results are [`Figures`], which the module `report` prints. The demo fails if a
 //! figure is wrong. The testbed is removed when the process ends, even if the process is killed.
 
@@ -170,8 +170,8 @@ impl Stage {
     }
 
     /// Reads the packet counts repeatedly until the counts since `before` agree, for at most
-    /// [`PATIENCE`]. If the counts never agree, the last ones are returned and [`Figures::faults`]
-    /// reports them.
+    /// [`PATIENCE`]. If the counts never agree, the last counts are returned, and
+    /// [`Figures::faults`] reports them.
     pub(crate) fn settled(&self, before: &Counts) -> Result<Counts> {
         let agreed = eventually(PATIENCE, || {
             self.counts().ok().filter(|now| now.since(before).agree() && now.received > before.received)

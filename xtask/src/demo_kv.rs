@@ -1,9 +1,9 @@
 //! Implements `cargo xtask demo --kv`, which runs keyed services: three memcached servers behind
 //! the balancer, with real clients.
 //!
-//! The demo stores keys with a libmemcached client and kills one server. It then measures a hot key
-//! with a cache (`demo_kv_cache`), and keys with replicas (`demo_kv_replicas`). The results are
-//! [`KvFigures`]. The demo fails if a figure is wrong. The testbed is removed when the process
+//! The demo stores keys with a libmemcached client and kills one server. Then the demo measures a
+//! hot key with a cache (`demo_kv_cache`), and keys with replicas (`demo_kv_replicas`). The results
+//! are [`KvFigures`]. The demo fails if a figure is wrong. The testbed is removed when the process
 //! ends, even if the process is killed.
 
 use std::net::SocketAddr;
@@ -122,8 +122,8 @@ impl KvStage {
         })
     }
 
-    /// Stores all keys, using both address families. Returns, for each key, the one server that
-    /// stores it, or `None` if no server or more than one stores it.
+    /// Stores all keys, using both address families. Returns, for each key, the server that stores
+    /// it, or `None` if not exactly one server stores the key.
     fn store(&self) -> Result<Vec<Option<usize>>> {
         eprintln!("storing and reading {KEYS} keys through the VIPs, then reading them from each server");
         let clients = self.clients();
@@ -141,8 +141,8 @@ impl KvStage {
         (0..KEYS).map(|key| self.owner(key, OLD, &servers)).collect()
     }
 
-    /// Returns the one server in `servers` that stores the key, or `None` if no server or more than
-    /// one stores it. Each server is queried directly at its own address.
+    /// Returns the server in `servers` that stores the key, or `None` if not exactly one server
+    /// stores the key. Each server is queried directly at its own address.
     fn owner(&self, key: usize, value: &str, servers: &[usize]) -> Result<Option<usize>> {
         let mut owners = Vec::new();
         for &server in servers {
@@ -250,7 +250,7 @@ pub(crate) fn config(bed: &Bed, kv: &str) -> LbConfig {
     config.pool_keys = format!(
         "checks = [\"cache\"]\nkv = {{ protocol = \"memcached\", clients = [\"198.18.0.0/24\", \"2001:db8::/64\"]{kv} }}\n"
     );
-    // A short timeout could make a server on a slow machine appear to be down.
+    // With a short timeout, a server on a slow machine could appear to be down.
     config.more = "[check.cache]\nmemcached = { transport = \"udp\" }\n\
                    interval = \"1s\"\ntimeout = \"900ms\"\nfall = 3\n"
         .into();

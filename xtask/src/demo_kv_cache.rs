@@ -1,7 +1,7 @@
 //! Implements the part of the memcached demo that reads a hot key without and with a cache.
 //!
-//! It measures the response time and the number of reads that reach the server. It also measures
-//! how long it takes until a write that bypasses the balancer becomes visible through the balancer.
+//! The demo measures the response time, the number of reads that reach the server, and how long it
+//! takes until a write that bypasses the balancer becomes visible through the balancer.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ pub(crate) struct WritesAround {
     /// The longest time in milliseconds from the response to a write until a read through the
     /// balancer returned the new value.
     pub(crate) seen_after_ms: f64,
-    /// Reads that still returned the previous value. The staleness bound allows this.
+    /// Reads that still returned the previous value. The staleness bound allows such reads.
     pub(crate) old: u64,
     /// Reads that returned the previous value after the lease and a round trip had passed.
     pub(crate) too_old: u64,
@@ -103,8 +103,8 @@ fn write_around(client: &QueryClient, server: &QueryClient, key: usize) -> Resul
     let mut writes = WritesAround { count: WRITES, ..WritesAround::default() };
     for number in 0..WRITES {
         let (old, new) = if number % 2 == 0 { (OLD, NEW) } else { (NEW, OLD) };
-        // This read simulates the reads of other clients. Because of this read, the cached value
-        // has an arbitrary age at the time of the write.
+        // The first read simulates the reads of other clients. Because of this read, the cached
+        // value has an arbitrary age at the time of the write.
         let mut before = Instant::now();
         through(client, &get(key))?;
         let answer = through(server, &set(key, new))?;
@@ -219,7 +219,7 @@ impl CacheFigures {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of seconds")]
+#[expect(clippy::cast_precision_loss, reason = "the counts are far below 2^52")]
 fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }

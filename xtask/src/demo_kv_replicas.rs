@@ -15,7 +15,8 @@ use crate::demo_kv::{Found, KvStage, NEW, OLD, config, found, get, set, through}
 #[derive(Debug, Default)]
 pub(crate) struct ReplicaFigures {
     pub(crate) keys: usize,
-    /// The number of keys that are stored on exactly two servers. The servers are queried directly.
+    /// The number of keys that are stored on exactly two servers. The demo queries the servers
+    /// directly.
     pub(crate) at_two: usize,
     /// The name of the server that was killed.
     pub(crate) server: String,
@@ -68,8 +69,8 @@ impl KvStage {
         let clients = self.clients();
         let begin = Instant::now();
         self.servers[dead].kill();
-        // Keys whose first replica was on the killed server are read first, because some clients
-        // had read them from that server.
+        // The demo first reads the keys whose first replica was on the killed server, because some
+        // clients had read these keys from that server.
         let others = (0..KEYS).filter(|key| !owned.contains(key));
         for (at, key) in owned.iter().copied().chain(others).enumerate() {
             let answer = through(&clients[key % 2], &get(key))?;
@@ -111,7 +112,7 @@ impl ReplicaFigures {
         expect(*owned > 0, format!("replicas: {server} had no key"));
         expect(
             read == keys && missed + wrong == 0,
-            format!("replicas: without {server} {read} of {keys} keys read, {missed} missed, {wrong} wrong"),
+            format!("replicas: without {server}, {read} of {keys} keys read, {missed} missed, {wrong} wrong"),
         );
         expect(stored == keys, format!("replicas: {stored} of {keys} keys were stored again"));
         faults

@@ -41,14 +41,14 @@ pub(crate) struct KvFigures {
 pub(crate) struct Memcaslap {
     pub(crate) gets: u64,
     pub(crate) sets: u64,
-    /// Values that were read and differ from the stored ones.
+    /// Values that were read and differ from the stored values.
     pub(crate) wrong: u64,
     pub(crate) missed: u64,
     /// Requests that got no response.
     pub(crate) lost: u64,
 }
 
-/// What happened to the keys when their server was killed.
+/// The results for the keys of the killed server, and for all other keys.
 #[derive(Debug, Default)]
 pub(crate) struct Death {
     pub(crate) server: String,
@@ -61,10 +61,10 @@ pub(crate) struct Death {
     pub(crate) missed: usize,
     /// The number of keys of the killed server that were stored again and read back.
     pub(crate) stored: usize,
-    /// The distribution of these keys over the remaining servers.
+    /// The distribution of the killed server's keys over the remaining servers.
     pub(crate) shares: Vec<Share>,
-    /// The number of keys on the other servers. The field `stayed` counts those that kept their
-    /// server and value.
+    /// The number of keys on the other servers. The field `stayed` counts the keys of these servers
+    /// that kept their server and value.
     pub(crate) others: usize,
     pub(crate) stayed: usize,
     /// The number of responses, over all keys, that did not contain the last written value.

@@ -33,7 +33,7 @@ pub(crate) struct Family {
     /// The number of responses whose backend saw the client's own address and port.
     pub(crate) own_address_seen: usize,
     /// The number of reply packets that reached the client. The field `reply_packets_from_vip`
-    /// counts those whose source is the VIP.
+    /// counts the reply packets whose source is the VIP.
     pub(crate) reply_packets: usize,
     pub(crate) reply_packets_from_vip: usize,
     pub(crate) median_us: u128,
@@ -116,7 +116,7 @@ impl Share {
 
     /// Returns the accepted deviation from the expected number. Flows are chosen at random, so the
     /// deviation is six standard deviations of the binomial distribution. One run in 500 million
-    /// exceeds it.
+    /// exceeds this deviation.
     pub(crate) fn tolerance(&self) -> f64 {
         let part = f64::from(self.weight) / f64::from(self.of_weight);
         6.0 * (f64::from(self.of_requests) * part * (1.0 - part)).sqrt()

@@ -1,7 +1,7 @@
 //! Builds the static binary and checks that it is linked statically.
 //!
-//! A dynamically linked binary names an interpreter (`PT_INTERP`), which is the dynamic linker.
-//! Such a binary is rejected.
+//! A dynamically linked binary names an interpreter (`PT_INTERP`), which is the dynamic linker. The
+//! check rejects a binary with an interpreter.
 //!
 //! Reference: System V ABI, ELF-64 object file format.
 
@@ -48,9 +48,9 @@ pub(crate) fn build_in(
     Ok((path, bytes.len()))
 }
 
-/// Returns the flags of the Rust compiler. These flags select static linking and remap path
-/// prefixes, so that builds in two folders produce the same bytes. If several prefixes match, the
-/// compiler uses the last one.
+/// Returns the flags of the Rust compiler, which select static linking and remap path prefixes, so
+/// that builds in two folders produce the same bytes. If several prefixes match, the compiler uses
+/// the last prefix.
 fn flags(checkout: &Path, target: &Path) -> Vec<String> {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo"))).unwrap_or_default();

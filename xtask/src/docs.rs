@@ -1,9 +1,7 @@
-//! Writes the generated pages in `docs/reference`.
-//!
 //! Each page has a check that fails if the page differs from the code. `tidy` checks the log and
-//! event references. A test with a name that begins with `reference_` checks each of the other
-//! pages. If the variable [`WRITE_DOCS`] is set, the checks write the pages instead, so each page
-//! has only one generator.
+//! event references. Each of the other pages is checked by a test whose name begins with
+//! `reference_`. If the variable [`WRITE_DOCS`] is set, the checks write the pages instead, so each
+//! page has only one generator.
 
 use anyhow::Result;
 

@@ -1,5 +1,5 @@
-//! Reproduces the evaluations in the papers. The results are CSV files, SVG plots and a page in
-//! `benches/results`.
+//! Reproduces the evaluations of the Maglev, MemSwitch and AppSwitch papers. The results are CSV
+//! files, SVG plots and a page in `benches/results`.
 //!
 //! Each CSV file records the commit, command, date and machine of the measurement. The program
 //! `figures` in `benches/figures` runs simulations and in-memory measurements, and draws the plots.
@@ -40,15 +40,15 @@ enum How {
     Veth(fn(Option<&Path>) -> Result<String>),
 }
 
-/// Creates the figures in `names`, or all figures if `names` is empty. Then draws the plots of all
-/// figures.
+/// Creates the figures in `names`, or all figures if `names` is empty, and then draws the plots of
+/// all figures.
 ///
 /// If `only_draw` is `true`, no figure is measured. If `binary` is given, this balancer is measured
 /// instead of a fresh build.
 pub(crate) fn run(names: &[String], only_draw: bool, binary: Option<&Path>) -> Result<()> {
     let chosen = if only_draw { Vec::new() } else { chosen(names)? };
     if chosen.iter().any(|figure| matches!(figure.how, How::Veth(_))) {
-        setup::require_root("figures 8, 9-veth and kv")?;
+        setup::require_root("measuring figures 8, 9-veth and kv")?;
     }
     let folder = root().join(RESULTS);
     fs::create_dir_all(&folder)?;
@@ -99,8 +99,8 @@ fn program(package: &str, name: &str) -> Result<PathBuf> {
     Ok(Metadata::read()?.target_directory()?.join("release").join(name))
 }
 
-/// Returns the comment lines at the top of a results file. These lines contain the command, and the
-/// last commit that changed the folders in `measures`.
+/// Returns the comment lines at the top of a results file, with the command and the last commit
+/// that changed the folders in `measures`.
 pub(crate) fn origin(command: &str, measures: &[&str], is_simulated: bool) -> Result<String> {
     let commit = git(&["log", "-1", "--format=%H %cs", "--"], measures)?;
     let (commit, committed) = commit.split_once(' ').context("no commit contains the measured folders")?;
@@ -122,8 +122,8 @@ fn git(arguments: &[&str], paths: &[&str]) -> Result<String> {
     Ok(text.trim_end().to_owned())
 }
 
-/// Runs a command that must succeed, and returns its standard output. Its standard error is not
-/// captured.
+/// Runs a command that must succeed, and returns its standard output. The command's standard error
+/// is not captured.
 fn output(command: &mut Command) -> Result<String> {
     let words = command.get_program().to_string_lossy().into_owned();
     let output = command
@@ -134,9 +134,9 @@ fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{words} printed invalid UTF-8"))
 }
 
-/// Returns the processor model, the number of processors and the kernel version. The number comes
-/// from `/proc/cpuinfo`, because the standard library does not count processors to which this
-/// thread is not bound.
+/// Returns the processor model, the number of processors and the kernel version. The number of
+/// processors comes from `/proc/cpuinfo`, because the standard library does not count processors to
+/// which this thread is not bound.
 fn machine() -> Result<String> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -231,9 +231,9 @@ const FIGURES: [Figure; 12] = [
 /// The types of traffic in Figure 9, with the names of their rows in the benchmark `pipeline`.
 const TRAFFIC: [(&str, &str); 3] =
     [("constant 5-tuple", "one flow"), ("non-SYN", "1 M flows"), ("SYN", "syn flood")];
-/// The number of runs. It must be odd, so that the median is a measured value.
+/// The number of runs, which must be odd, so that the median is a measured value.
 const RUNS: usize = 7;
-/// The number of batches. Each batch has 64 packets.
+/// The number of batches of 64 packets.
 const BATCHES: &str = "10000";
 
 #[cfg(test)]

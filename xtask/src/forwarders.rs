@@ -102,8 +102,8 @@ impl Peer for Ours {
     }
 }
 
-/// DPDK's testpmd over AF_XDP. It swaps MAC addresses without any lookup, so its rate is an upper
-/// limit for AF_XDP forwarders.
+/// DPDK's testpmd over AF_XDP, which swaps MAC addresses without any lookup. Its rate is therefore
+/// an upper limit for AF_XDP forwarders.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Testpmd;
 

@@ -1,12 +1,10 @@
-//! Runs the fuzz targets in `tests/fuzz` with libFuzzer.
-//!
-//! An input that violates a property is a failure. Such an input is stored in
+//! An input that violates a property is a failure. The fuzzer stores the input in
 //! `tests/fuzz/kept/TARGET/`, and ordinary tests run it from then on. Inputs that extend the
 //! coverage are stored in `target/fuzz/corpus`, from which the next run continues. The fuzzer is
-//! built with the pinned compiler and the code generation flags for libFuzzer. This build needs
-//! neither a nightly compiler nor cargo-fuzz. Compiling libFuzzer needs clang, which every build of
-//! the balancer needs too. The build folder is separate, because other flags would rebuild all
-//! dependencies.
+//! built with the pinned compiler and the code generation flags for libFuzzer. The build of the
+//! fuzzer needs neither a nightly compiler nor cargo-fuzz. Compiling libFuzzer needs clang, which
+//! every build of the balancer needs too. The fuzzer has a separate build folder: in a shared
+//! folder, its different compiler flags would cause all dependencies to be rebuilt.
 
 use std::fs;
 use std::path::PathBuf;

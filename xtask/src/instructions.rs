@@ -5,8 +5,8 @@
 //! different numbers of batches. The result is computed from the difference between the two counts,
 //! so it excludes the instructions that establish flows. The output is a table with the previous
 //! counts from `benches/results/instructions.csv`. Unlike times, instruction counts are repeatable
-//! on a busy machine. Callgrind does not support AVX-512, so the counts are for AVX2 if the
-//! processor has it.
+//! on a busy machine. Callgrind does not support AVX-512, so the code runs with AVX2 if the
+//! processor supports it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -75,7 +75,7 @@ pub(crate) fn run() -> Result<()> {
     fs::write(&path, text).with_context(|| format!("cannot write {RESULTS}"))
 }
 
-/// Counts all rows and compares the counts with the recorded ones. Fails if a count has grown by
+/// Counts all rows and compares the counts with the recorded counts. Fails if a count has grown by
 /// more than a tenth.
 pub(crate) fn compare() -> Result<()> {
     let kept = kept()?;
@@ -88,7 +88,7 @@ pub(crate) fn compare() -> Result<()> {
     let grown: Vec<String> = grown.collect();
     ensure!(
         grown.is_empty(),
-        "instructions have grown by more than a tenth (run `cargo xtask bench instructions` to accept): {}",
+        "instruction counts have grown by more than a tenth (run `cargo xtask bench instructions` to accept): {}",
         grown.join("; ")
     );
     Ok(())

@@ -114,8 +114,8 @@ pub(crate) fn program(binary: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// Returns a socket on any port of this address. Its receive buffer is large enough for datagrams
-/// that arrive while other programs use the processor.
+/// Returns a socket on any port of this address. The receive buffer of the socket is large enough
+/// for datagrams that arrive while other programs use the processor.
 fn socket(own: Ipv4Addr) -> Result<UdpSocket> {
     let socket = UdpSocket::bind((own, 0))?;
     setsockopt(&socket, RcvBufForce, &RECEIVE_BYTES)?;
@@ -124,7 +124,7 @@ fn socket(own: Ipv4Addr) -> Result<UdpSocket> {
 
 const RECEIVE_BYTES: usize = 4 << 20;
 /// The client addresses. The load generator uses several addresses, because the cache has a byte
-/// budget for each client address. The testbed already assigns the first one.
+/// budget for each client address. The testbed already assigns the first address.
 const SOURCES: [Ipv4Addr; 4] = [
     Ipv4Addr::new(198, 18, 0, 2),
     Ipv4Addr::new(198, 18, 0, 3),

@@ -80,8 +80,8 @@ impl Lane {
         })
     }
 
-    /// Returns the names of the test targets that the lane runs. The lane `unit` has no such list
-    /// and runs all other test targets.
+    /// Returns the names of the test targets that the lane runs. For the lane `unit`, which runs
+    /// all other test targets, the list is empty.
     fn programs(self) -> &'static [&'static str] {
         match self {
             Self::Unit => &[],
@@ -194,8 +194,8 @@ fn build(steps: &mut Steps, lanes: &[Lane]) -> Option<Built> {
 fn unit(steps: &mut Steps) {
     steps.command(&mut cargo(&["fmt", "--all", "--check"]));
     steps.command(cargo_lane("clippy").args(["--all-targets", "--", "-D", "warnings"]));
-    // Clippy ignores test targets with `test = false`, like `cargo test`, so they are named
-    // explicitly.
+    // Like `cargo test`, Clippy ignores test targets with `test = false`, so the command names
+    // these targets explicitly.
     if let Some(metadata) = steps.check(Metadata::read()) {
         let mut clippy = cargo_lane("clippy");
         for package in metadata.packages() {
@@ -205,7 +205,7 @@ fn unit(steps: &mut Steps) {
         steps.command(&mut clippy);
     }
     // Examples are included, so that dependencies have the same features as for tests and lints.
-    // Otherwise all dependencies would be checked again.
+    // With different features, all dependencies would be checked again.
     let documents = ["--no-deps", "--lib", "--bins", "--examples"];
     steps.command(cargo_lane("doc").args(documents).env("RUSTDOCFLAGS", "-D warnings"));
     steps.tests(cargo_lane("test").arg("--no-fail-fast"));
@@ -220,8 +220,8 @@ fn unit(steps: &mut Steps) {
     }
 }
 
-/// Checks the dependencies for security advisories if cargo-deny is installed. This check is only a
-/// part of long runs, because the advisory database changes independently of commits and its
+/// Checks the dependencies for security advisories if cargo-deny is installed. Only long runs
+/// include this check, because the advisory database changes independently of commits and its
 /// download needs the network.
 fn advisories(steps: &mut Steps) {
     if cargo(&["deny", "--version"]).output().is_ok_and(|output| output.status.success()) {
@@ -232,7 +232,7 @@ fn advisories(steps: &mut Steps) {
 }
 
 /// Runs the tests of `conntrack` under Miri, because it is the only crate without I/O that has
-/// unsafe code. Miri needs a nightly compiler and is too slow for the long tests.
+/// unsafe code. Miri needs a nightly compiler, and is too slow for the full number of test cases.
 fn miri(steps: &mut Steps) {
     let nightly = |args: &[&str]| {
         let mut command = Command::new("rustup");
@@ -249,8 +249,8 @@ fn miri(steps: &mut Steps) {
     }
 }
 
-/// Returns the command that runs the loom models. The models have their own build folder, because
-/// their compiler flags would rebuild all dependencies.
+/// Returns the command that runs the loom models. The models have a separate build folder: in a
+/// shared folder, their compiler flags would cause all dependencies to be rebuilt.
 fn loom() -> Command {
     let mut loom =
         cargo(&["test", "--release", "--package", "sluicegate-loom", "--target-dir", "target/loom"]);
@@ -260,7 +260,8 @@ fn loom() -> Command {
 
 fn net(steps: &mut Steps, built: &Built) {
     programs(steps, built, Lane::Net);
-    // These unit tests register packet memory, which needs root. The lane `unit` skips them.
+    // The ignored unit tests of `datapath` register packet memory, which needs root. The lane
+    // `unit` skips them.
     if let Some(mut units) = steps.check(built.test("datapath")) {
         steps.exactly("packets in several buffers", units.args(["long", "--ignored"]), 2);
     }
@@ -316,7 +317,7 @@ const BARE_BUDGET: Duration = Duration::from_secs(60 * 60);
 /// The time budget of the check `packages`, which includes three builds of the released binary, two
 /// of them from scratch, and a minimal Debian root.
 const PACKAGES_BUDGET: Duration = Duration::from_secs(40 * 60);
-/// How long each fuzz target runs.
+/// The time for which each fuzz target runs.
 const FUZZ_SECONDS: u32 = 60;
 /// The time budget of the fuzzing step, which includes the build and one minute per target.
 const FUZZ_BUDGET: Duration = Duration::from_secs(20 * 60);

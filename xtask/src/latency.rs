@@ -57,7 +57,7 @@ pub(crate) fn run(binary: Option<&Path>, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// The kernel as forwarder. The kernel sends the packets back by its default route.
+/// The kernel as forwarder. The kernel sends the packets back over its default route.
 struct Routes;
 
 impl Peer for Routes {
@@ -89,14 +89,14 @@ fn capacity(stage: &Stage) -> Result<f64> {
 }
 
 /// Measures the forwarder at each fraction of `capacity`. Also returns the fraction of a processor
-/// that its threads use without traffic.
+/// that the forwarder's threads use without traffic.
 fn turns(stage: &Stage, peer: &dyn Peer, capacity: f64) -> Result<([Turn; SHARES.len()], f64)> {
     let traffic = stage.smallest_udp(FLOWS)?;
     let running = stage.start(peer, Load::Packets)?;
     stage.probe(&running, &traffic)?;
     let mut turns = [Turn::default(); SHARES.len()];
     for (turn, share) in turns.iter_mut().zip(SHARES) {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some thousands")]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it fits in 32 bits")]
         let pace = (capacity * f64::from(share) / 100.0) as u32;
         let traffic = Traffic { pace, probes: PROBES_APART, ..traffic.clone() };
         for _ in 0..TRIES {
@@ -165,8 +165,8 @@ struct Measured {
 }
 
 impl Measured {
-    /// Formats a table of medians. The latency that the balancer adds is a difference within each
-    /// round, and the median over all rounds is shown.
+    /// Formats a table of medians. The latency that the balancer adds is the difference between two
+    /// measurements of the same round. The table shows the median of these differences.
     fn words(&self) -> String {
         let mut text = format!(
             "medians of {} rounds; 100 % is {:.0} packets/s; us at p50, p99 and p99.9\n{:>6}{:>30}{:>30}{:>30}\n",
@@ -266,8 +266,8 @@ mod tests {
         };
         let words = measured.words();
         let row: Vec<&str> = words.lines().nth(2).unwrap().split_whitespace().collect();
-        // The differences in the three rounds are 21, 2 and 3 us. The difference between the two
-        // medians would be 20 or 31 us.
+        // The differences in the three rounds are 21, 2 and 3 us. The difference between the
+        // medians of the two forwarders would be 20 or 31 us.
         let all = ["1", "%", "20.0", "40.0", "60.0", "31.0", "62.0", "93.0", "3.0", "6.0", "9.0"];
         assert_eq!(row, all);
         assert!(words.contains("0 of 18 measurements undisturbed"), "{words}");

@@ -1,8 +1,8 @@
 //! Checks at the end of a test lane that no process of its tests is still running.
 //!
-//! Commands that run tests are marked with an environment variable. All their child processes
-//! inherit it, including servers in network namespaces. Each child process that a test starts with
-//! `testbed::Process` ends together with the test.
+//! Commands that run tests are marked with an environment variable. All child processes inherit
+//! this variable, including servers in network namespaces. Each child process that a test starts
+//! with `testbed::Process` ends together with the test.
 //!
 //! Reference: proc(5) on `/proc/PID/environ`.
 
@@ -51,7 +51,7 @@ fn is_marked(process: &Path, mark: &str) -> bool {
 }
 
 const MARK: &str = "SLUICEGATE_LANE";
-/// How long to wait for processes to end. This is ten times as long as the kernel needs to end
+/// The time to wait for processes to end, which is ten times as long as the kernel needs to end
 /// processes by their parent-death signal.
 const BOUND: Duration = Duration::from_secs(5);
 
@@ -79,8 +79,8 @@ mod tests {
             !is_marked(Path::new("/proc/self"), &mark),
             "this process does not belong to the tests of a lane"
         );
-        // `kill` is a builtin of the shell. A minimal Debian does not contain a program with this
-        // name.
+        // `kill` is a builtin of the shell. A minimal Debian system does not contain a program with
+        // this name.
         assert!(Command::new("sh").args(["-c", "kill -KILL $0", &orphan]).status().unwrap().success());
         assert!(eventually(BOUND, || left(is).is_empty().then_some(())).is_some());
     }

@@ -1,4 +1,4 @@
-//! Checks the crates that can be used separately. These are the crates in `crates/` whose manifest
+//! Checks the crates that can be used separately, which are the crates in `crates/` whose manifest
 //! names a README.
 //!
 //! `cargo xtask api` compares the public API of each such crate with the file `api.txt`. A test
@@ -47,13 +47,13 @@ pub(crate) fn api(write: bool) -> Result<()> {
     Ok(())
 }
 
-/// Builds each crate with its minimum supported Rust version, and from a package. Both builds need
+/// Builds each crate with its minimum supported Rust version, and from a package. The builds need
 /// the network, to install compilers and to download dependencies that are not in the workspace.
 pub(crate) fn alone(steps: &mut Steps) {
     let Some(metadata) = steps.check(Metadata::read()) else { return };
     let mut by_compiler: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    // Crates that require the compiler of the workspace are skipped here, because all other steps
-    // use this compiler.
+    // Crates that require the pinned compiler of the workspace are skipped here, because all other
+    // steps already use this compiler.
     for library in all(&metadata).filter(|library| library.rust_version() != env!("CARGO_PKG_RUST_VERSION")) {
         by_compiler.entry(library.rust_version()).or_default().push(library.name());
     }
@@ -79,7 +79,8 @@ fn oldest(compiler: &str, names: &[&str]) -> Command {
 }
 
 /// Runs rustdoc with JSON output in a separate build folder. Build scripts check whether unstable
-/// features are allowed, so a shared folder would be rebuilt each time that this changes.
+/// features are allowed. In a shared folder, everything would be rebuilt each time this setting
+/// changes.
 fn document(libraries: &[Package<'_>], target: &Path) -> Result<()> {
     let mut doc = cargo(&["doc", "--locked", "--no-deps", "--lib", "--target-dir"]);
     doc.arg(target).args(libraries.iter().flat_map(|library| ["--package", library.name()]));

@@ -1,8 +1,8 @@
 //! Defines the development tasks of the workspace, which run as `cargo xtask TASK`.
 //!
 //! Every task needs a checkout, Rust and gcc. You do not need these tasks to run the load balancer.
-//! The exit code is 0 after success, 1 if the task failed, and 2 after a usage error. xtask itself
-//! builds without clang, so that the task `setup` can install clang.
+//! The exit code is 0 after success, 1 if the task failed, and 2 after a usage error. The package
+//! `xtask` builds without clang, so that the task `setup` can install clang.
 #![forbid(unsafe_code)]
 
 mod bare;

@@ -1,11 +1,12 @@
-//! Implements a load generator that creates frames inside the kernel. This generator can send more
+//! Implements a load generator that creates frames inside the kernel. The generator can send more
 //! packets than any forwarder can receive from a veth.
 //!
-//! The generator sends copies of one UDP or TCP frame over IPv4 with many source ports. It puts the
-//! copies into a veth as XDP frames, so it needs neither a socket buffer nor a system call for each
-//! frame. Frames can contain the time at which they were sent, from which [`Delays`] computes the
-//! latency. The device at the other end of the veth counts the frames. The kernel rejects XDP
-//! frames unless that device has an XDP program, and [`Pass`] is the smallest possible one.
+//! The generator sends copies of one UDP or TCP frame over IPv4 with many source ports. The
+//! generator puts the copies into a veth as XDP frames, so it needs neither a socket buffer nor a
+//! system call for each frame. Frames can contain the time at which they were sent, from which
+//! [`Delays`] computes the latency. The device at the other end of the veth counts the frames. The
+//! kernel rejects XDP frames unless that device has an XDP program. [`Pass`] is the smallest
+//! possible XDP program.
 //!
 //! Reference: Linux Documentation/bpf/bpf_prog_run.rst, `BPF_F_TEST_XDP_LIVE_FRAMES`.
 
@@ -34,19 +35,19 @@ use crate::processors::{pin, thread_time_run};
 /// The packets that the generator sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Traffic {
-    /// The frame with its Ethernet header. It must have at least 60 bytes.
+    /// The frame with its Ethernet header, at least 60 bytes long.
     pub(crate) frame: Vec<u8>,
-    /// The number of source ports, which begin at 10,000. It must be a power of two and at most
-    /// 32,768. The port of each packet is chosen at random.
+    /// The number of source ports, which begin at 10,000. The number must be a power of two and at
+    /// most 32,768. The port of each packet is chosen at random.
     pub(crate) flows: u16,
     /// The maximum rate in packets per second, or [`FULL`].
     pub(crate) pace: u32,
-    /// The minimum interval between packets with a timestamp. If it is zero, no packet has a
-    /// timestamp.
+    /// The minimum interval between packets with a timestamp. If the interval is zero, no packet
+    /// has a timestamp.
     pub(crate) probes: Duration,
 }
 
-/// A running load generator. It stops when this handle is dropped.
+/// A running load generator, which stops when this handle is dropped.
 pub(crate) struct Offer {
     stop: Arc<AtomicBool>,
     worker: PathBuf,
@@ -113,15 +114,15 @@ impl Drop for Offer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // The error is ignored, because a caller that does not call `stop` already reports
-            // another error.
+            // The result is ignored: a caller that does not call `stop` is already returning a
+            // different error.
             drop(thread.join());
         }
     }
 }
 
-/// An XDP program that passes every frame to the kernel. It is detached when this handle is dropped
-/// or the process ends.
+/// An XDP program that passes every frame to the kernel. The program is detached when this handle
+/// is dropped or the process ends.
 pub(crate) struct Pass {
     _attached: Ebpf,
 }
@@ -234,7 +235,7 @@ pub(crate) const FULL: u32 = u32::MAX;
 const OFFER: &str = "offer";
 const PASS: &str = "pass";
 const DELAY: &str = "delay";
-/// The number of packets per system call. Sending them takes about a second, and the generator
-/// pauses for some milliseconds between two calls.
+/// The number of packets per system call. A call takes about a second, and the generator pauses for
+/// some milliseconds between two calls.
 const AT_ONCE: u32 = 1_000_000;
 const BATCH: u32 = 64;

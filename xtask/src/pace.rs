@@ -1,9 +1,9 @@
 //! Finds the offered rate at which a forwarder forwards the largest number of packets.
 //!
-//! More offered packets do not always mean more forwarded packets. At full speed, the kernel thread
-//! that receives packets uses all the time of its processor, even for packets that are dropped
-//! later, and leaves no time for the process under test. The result is the [`Rates`] at the best
-//! offered rate. The rates are measured in a time window in which other programs used little
+//! A higher offered rate does not always lead to more forwarded packets. At full speed, the kernel
+//! thread that receives packets uses all the time of its processor, even for packets that are
+//! dropped later, and leaves no time for the process under test. The result is the [`Rates`] at the
+//! best offered rate. The rates are measured in a time window in which other programs used little
 //! processor time.
 
 use std::time::Duration;
@@ -13,9 +13,9 @@ use anyhow::Result;
 use crate::offer::{FULL, Traffic};
 use crate::stage::{LEAST_EXCESS, Rates, Running, Stage, WINDOW};
 
-/// Measures a forwarder at the offered rate `pace`. If no pace is known yet, the best one of
-/// [`PACES`] is determined first. If the generator offers too few packets for a valid result at
-/// this pace, the pace is raised.
+/// Measures a forwarder at the offered rate `pace`. If no pace is known yet, the function first
+/// determines the best pace in [`PACES`]. If the generator offers too few packets for a valid
+/// result at this pace, the pace is raised.
 pub(crate) fn turn(
     stage: &Stage,
     running: &Running<'_>,
@@ -81,10 +81,10 @@ fn faster(pace: u32) -> u32 {
 /// The offered rates to try, in packets per second, in descending order.
 const PACES: [u32; 10] =
     [FULL, 1_600_000, 1_200_000, 900_000, 675_000, 500_000, 375_000, 280_000, 210_000, 160_000];
-/// The required ratio of offered to forwarded packets. It is slightly higher than the ratio that a
-/// valid result needs.
+/// The required ratio of offered to forwarded packets, which is slightly higher than the ratio that
+/// a valid result needs.
 const ENOUGH: f64 = 1.25;
-/// How long each pace is tried.
+/// The time for which each pace is tried.
 const GLANCE: Duration = Duration::from_millis(500);
 /// The number of attempts to find a time window in which other programs cause little load.
 const TRIES: usize = 3;

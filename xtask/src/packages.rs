@@ -1,10 +1,10 @@
 //! Implements `cargo xtask packages`, which builds .deb, .rpm and OCI packages with the static
 //! binary, a bill of materials, and checksums.
 //!
-//! With `--twice`, the task builds the last commit in two folders and checks that both builds give
-//! the same bytes. The program in `xtask/packages` writes the package formats. It is a separate
-//! crate, because no other task needs its dependencies. The module `try_packages` tests the
-//! packages.
+//! With `--twice`, the task builds the last commit in two folders and checks that the outputs of
+//! both builds are identical. The program in `xtask/packages` writes the package formats. This
+//! program is a separate crate, because no other task needs its dependencies. The module
+//! `try_packages` tests the packages.
 //!
 //! Reference: reproducible-builds.org on SOURCE_DATE_EPOCH.
 
@@ -77,7 +77,7 @@ pub(crate) fn pack_before(packages: &Path, out: &Path) -> Result<()> {
     fs::copy(packages.join(name.context("the folder has no binary")?), &program)?;
     OpenOptions::new().append(true).open(&program)?.write_all(b"\n")?;
     // The packing program runs the binary to generate its manual pages, so the copy is made
-    // executable. The file in `packages` is not executable.
+    // executable. The original file in `packages` is not executable.
     fs::set_permissions(&program, Permissions::from_mode(0o755))?;
     cargo::run(packing(root(), &program, out)?.args(["--version", "0.0.1"]))
 }

@@ -1,11 +1,11 @@
 //! Implements `bench peers`, which compares the balancer in each of its modes with other load
 //! balancers, on the same testbed.
 //!
-//! Each load balancer is called a peer. In each round, every peer is measured with packets and with
-//! requests. Each round begins with a different peer. All work of the peer, in the kernel or in a
-//! process, runs on one processor and is counted ([`Receive::OnDevice`]). The results are a table
-//! and performance goals. A full run also writes a CSV file and a plot to `benches/results/`.
-//! `benches/README.md` explains why the comparison is fair.
+//! Each of the compared programs is called a peer. In each round, every peer is measured with
+//! packets and with requests. Each round begins with a different peer. All work of a peer, in the
+//! kernel or in a process, runs on one processor, whose use is measured ([`Receive::OnDevice`]).
+//! The results are a table and performance goals. A full run also writes a CSV file and a plot to
+//! `benches/results/`. `benches/README.md` explains why the comparison is fair.
 
 mod katran;
 mod kernel;
@@ -105,8 +105,8 @@ struct Comparison {
     peers: Vec<Box<dyn Peer>>,
     scene: Scene,
     stage: Stage,
-    /// For each peer, the offered rate at which the peer forwards the most packets, once this rate
-    /// is known.
+    /// For each peer, the offered rate at which the peer forwards the most packets, or `None` if
+    /// this rate is not known yet.
     paces: Vec<Option<u32>>,
     results: Results,
 }
@@ -168,7 +168,7 @@ impl Comparison {
 
 /// The number of flows in the load of small packets.
 const FLOWS: u16 = 1_024;
-/// The minimum number of rounds for which a run with all peers is written to files.
+/// The minimum number of rounds in a run with all peers for which the results are written to files.
 const ROUNDS_KEPT: usize = 10;
 
 #[cfg(test)]

@@ -52,15 +52,16 @@ pub(crate) fn softirq_thread(cpu: usize) -> Result<u32> {
 /// The scheduling priority of a kernel thread that receives packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Priority {
-    /// The same priority as this process. Measured programs have this priority too if all of them
-    /// run under `nice`. If packets arrive too fast, they are lost before the kernel receives them.
+    /// The same priority as this process. The measured program has the same priority, even if the
+    /// benchmark runs under `nice`. If packets arrive too fast, they are lost before the kernel
+    /// receives them.
     Equal,
-    /// A higher priority than all programs. The softirq of a NIC has such a priority.
+    /// A higher priority than all programs. This corresponds to the softirq of a NIC.
     First,
 }
 
-/// Makes kernel threads receive the packets of a device. There is one thread for each queue, and
-/// all of them run on processor `cpu`. Returns the IDs of the threads. On a veth, the threads exist
+/// Makes kernel threads receive the packets of a device, one thread for each queue. All of these
+/// threads run on processor `cpu`. Returns the IDs of these threads. On a veth, the threads exist
 /// only while the device has an XDP program.
 pub(crate) fn receive_on(device: Device<'_>, cpu: usize, priority: Priority) -> Result<Vec<u32>> {
     // A fresh mount of `/sys` is needed, because a mount shows the devices of the network namespace

@@ -126,7 +126,7 @@ pub(crate) fn counts_json(counts: &Counts) -> Value {
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
     clippy::cast_sign_loss,
-    reason = "a rate to be read, from counts far below 2^52"
+    reason = "the counts are far below 2^52, and the rate is rounded"
 )]
 fn rate(packets: u64, seconds: f64) -> u64 {
     if seconds > 0.0 { (packets as f64 / seconds) as u64 } else { 0 }

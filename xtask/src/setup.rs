@@ -11,8 +11,8 @@ use nix::unistd::geteuid;
 
 use crate::cargo::run;
 
-/// Packages for builds. clang compiles the BPF programs. The build of xsk-rs runs make, m4 and
-/// bindgen, and links libelf and zlib.
+/// Packages for builds. The compiler clang compiles the BPF programs. The build of xsk-rs runs
+/// make, m4 and bindgen, and links libelf and zlib.
 pub(crate) const BUILD: &[&str] =
     &["clang", "libclang-dev", "llvm", "m4", "make", "pkg-config", "libelf-dev", "zlib1g-dev", "libbpf-dev"];
 
@@ -82,7 +82,7 @@ pub(crate) const TESTPMD: &[&str] = &["dpdk-dev", "librte-net-af-xdp23"];
 pub(crate) const PEERS: &[&str] =
     &["nftables", "ipvsadm", "kmod", "haproxy", "nginx-light", "libnginx-mod-stream", "bpftool"];
 
-/// Installs those packages that are missing.
+/// Installs the packages that are missing.
 pub(crate) fn ensure(packages: &[&str]) -> Result<()> {
     let missing: BTreeSet<&str> = packages.iter().copied().filter(|package| !installed(package)).collect();
     if missing.is_empty() {

@@ -1,11 +1,11 @@
-//! Provides the testbed for benchmarks that compare forwarders. It needs two processors.
+//! Provides the testbed for benchmarks that compare forwarders. The testbed needs two processors.
 //!
 //! A veth pair connects the router and the device under test. The load generator
 //! ([`offer`](crate::offer)) sends packets from the router's end. Packets that come back to this
 //! end are counted by the kernel, which then drops them because of their MAC address. Generator,
-//! clients and backends run on one processor, and the device under test runs on the other one. A
-//! veth copies each packet twice and creates a socket buffer, so the measured ratios differ from
-//! those on a real NIC. The modules `testpmd` and `peers` define the comparisons.
+//! clients and backends run on one processor, and the device under test runs on the other
+//! processor. A veth copies each packet twice and creates a socket buffer, so the measured ratios
+//! differ from ratios on a real NIC. The modules `testpmd` and `peers` define the comparisons.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -51,14 +51,14 @@ pub(crate) trait Peer {
     /// Starts forwarding on the device under test.
     fn start(&self, stage: &Stage, load: Load) -> Result<Worker>;
 
-    /// Reverts the changes that [`Self::start`] made. This function is called after the process has
-    /// ended.
+    /// Reverts the changes that [`Self::start`] made. The function is called after the forwarder's
+    /// process has ended.
     fn clean_up(&self, _stage: &Stage) -> Result<()> {
         Ok(())
     }
 
     /// Returns `true` if the received frame is a generated frame that this forwarder has forwarded
-    /// correctly. Forwarders that do not support the packet load need not implement this.
+    /// correctly. Forwarders that do not support the packet load need not implement this function.
     fn is_forwarded(&self, _stage: &Stage, _frame: &Frame) -> bool {
         false
     }
@@ -85,7 +85,7 @@ pub(crate) enum Worker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receive {
     /// Packets are received on the processor that sends them, which is the default for a veth.
-    /// Receiving the packets then uses CPU time of the load generator's processor.
+    /// In this case, the processor of the load generator also spends time on receiving the packets.
     BesideGenerator,
     /// A kernel thread receives the packets on the processor of the device under test, so all work
     /// of the device is counted.
@@ -176,8 +176,8 @@ impl Stage {
     }
 
     /// Sets the destination MAC address of all packets that the device under test sends. The
-    /// address is either the router's, or an unused one. With an unused address the kernel drops
-    /// the packets before any lookup.
+    /// address is either the router's address or an unused address. With an unused address, the
+    /// router's kernel drops the packets before any lookup.
     pub(crate) fn lead_to(&self, mac: [u8; 6]) -> Result<()> {
         let Host { ns, device, .. } = self.host();
         ns.ip(&format!("neigh replace 192.0.2.0 lladdr {} nud permanent dev {device}", words(mac)))
@@ -227,7 +227,7 @@ impl Stage {
         Ok(Running { peer, worker, _passes: passes, kernel_threads })
     }
 
-    /// Sends packets until one of them comes back correctly forwarded.
+    /// Sends packets until a correctly forwarded packet comes back.
     pub(crate) fn probe(&self, running: &Running<'_>, traffic: &Traffic) -> Result<()> {
         let Device { ns, name } = self.port();
         let back = Capture::start(ns, name, PROBES, |frame| frame.starts_with(&NOBODY))?;
@@ -329,7 +329,7 @@ fn parse_offered(text: &str) -> Result<u64> {
 pub(crate) struct Rates {
     /// The packets per second that the generator sent to the interface of the device under test.
     pub(crate) offered: f64,
-    /// The packets per second that came back.
+    /// The packets per second that the device forwarded back to the generator's end of the link.
     pub(crate) taken: f64,
     /// The fraction of a processor's time that the generator or the device got during the
     /// measurement, whichever is lower.
@@ -369,7 +369,7 @@ pub(crate) const UNDISTURBED: f64 = 0.85;
 /// A locally administered MAC address that no device uses.
 pub(crate) const NOBODY: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 const UDP_CHECKSUM: std::ops::Range<usize> = 40..42;
-/// The maximum number of frames that are inspected to find a correctly forwarded one.
+/// The maximum number of frames that are inspected to find a correctly forwarded frame.
 const PROBES: usize = 1_000;
 const WARM_UP: Duration = Duration::from_millis(500);
 /// The duration of a rate measurement.

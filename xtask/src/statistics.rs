@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Returns the median, or 0 if there are no values. For an even number of values, this is the mean
-/// of the two middle ones.
+/// Returns the median, or 0 if there are no values. For an even number of values, the median is the
+/// mean of the two middle values.
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = values.collect();
     sorted.sort_by(f64::total_cmp);
@@ -23,7 +23,7 @@ pub(crate) fn percentile(sorted: &[Duration], per_mille: usize) -> Duration {
 }
 
 /// Returns the number of events per second.
-#[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+#[expect(clippy::cast_precision_loss, reason = "the counts are far below 2^52")]
 pub(crate) fn rate(events: u64, time: Duration) -> f64 {
     events as f64 / time.as_secs_f64()
 }

@@ -1,8 +1,8 @@
 //! Runs the steps of a test lane. Every step runs even if earlier steps fail, and the failures are
 //! collected.
 //!
-//! Failed tests are found in the output of cargo and libtest. The module `lanes` defines the steps
-//! of each lane.
+//! The module finds failed tests in the output of cargo and libtest. The module `lanes` defines the
+//! steps of each lane.
 
 use std::io::{BufRead, BufReader, pipe};
 use std::process::{Command, ExitStatus};
@@ -78,7 +78,7 @@ impl Steps {
         run.observed.failed.into_iter().for_each(|test| self.failed(format!("{what}: {test}")));
     }
 
-    /// Runs the given steps in parallel. Each step collects its own failures.
+    /// Runs the given steps in parallel. The failures of each step are collected separately.
     pub(crate) fn at_once<const N: usize>(&mut self, each: [impl FnOnce(&mut Self) + Send; N]) {
         let long = self.long;
         let failed = thread::scope(|scope| {
@@ -121,8 +121,8 @@ struct Run {
 struct Observed {
     program: String,
     failed: Vec<String>,
-    /// `true` inside the list of failures at the end of a program's output. Lines before this list
-    /// are not reliable, because tests may print between a test name and its result.
+    /// `true` inside the list of failures at the end of a program's output. Earlier output lines
+    /// are not reliable, because tests may print text between a test name and its result.
     in_list: bool,
     /// The number of passed tests in the first test program that succeeded.
     passed: Option<usize>,
@@ -166,8 +166,8 @@ fn watch(command: &mut Command, mut observed: Observed, before: &str) -> Result<
     command.stdout(writer.try_clone()?).stderr(writer);
     let words = words(command);
     let mut child = command.spawn().with_context(|| format!("cannot run {words}"))?;
-    // This process must close its write end of the pipe. Otherwise reading would never reach the
-    // end of the output.
+    // This process must close its write end of the pipe, because otherwise reading would never
+    // reach the end of the output.
     command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     for line in BufReader::new(reader).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();

@@ -2,10 +2,10 @@
 //! testpmd on the same veth.
 //!
 //! The balancer (AF_XDP, GRE, 1,024 flows) and `dpdk-testpmd --forward-mode=macswap` (AF_XDP, no
-//! lookup, no encapsulation) are measured alternately on the [`Stage`]. The processor of the
-//! generator also does the kernel's work for packets that the generator sends. The device under
-//! test receives and sends on the other processor. If other load disturbed a pair of measurements,
-//! the pair is repeated. At most twenty pairs are measured.
+//! lookup, no encapsulation) are measured alternately on the [`Stage`]. The generator's processor
+//! also does the kernel's receive processing for the packets that the generator sends. The device
+//! under test receives and sends on the other processor. If other programs disturbed a pair of
+//! measurements, the pair is repeated. At most twenty pairs are measured.
 
 use std::path::Path;
 
@@ -204,7 +204,7 @@ impl Outcome {
 }
 
 const PAIRS: usize = 10;
-/// The maximum number of pairs that are measured to get [`PAIRS`] undisturbed ones. If too few
+/// The maximum number of pairs that are measured to get [`PAIRS`] undisturbed pairs. If too few
 /// pairs are undisturbed, the result is computed from all pairs.
 const MOST_PAIRS: usize = 20;
 const BAR: f64 = 1.0;

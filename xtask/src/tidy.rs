@@ -1,7 +1,7 @@
 //! Checks the house rules: rules for this repository that the compiler does not check.
 //!
-//! All findings are printed in the form `file:line: what`. With `--report`, the task instead prints
-//! a table of code metrics with their limits.
+//! The task prints all findings in the form `file:line: what`. With `--report`, the task instead
+//! prints a table of code metrics with their limits.
 
 mod circles;
 mod commands;

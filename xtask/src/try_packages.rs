@@ -44,7 +44,7 @@ pub(crate) fn run(made: &Path) -> Result<()> {
 }
 
 /// Returns the shell commands below each heading of a page, together with a file name for the
-/// heading. The heading `Debian: install` becomes `debian-install`.
+/// heading. For example, the heading `Debian: install` becomes the file name `debian-install`.
 fn sections(page: &str) -> Vec<(String, String)> {
     let found = testbed::sections(page).into_iter();
     found.map(|section| (file_name(&section.heading), section.commands)).collect()
@@ -74,8 +74,8 @@ mod tests {
         let text = fs::read_to_string(root().join("docs/how-to/install.md")).unwrap();
         let there = sections(&text);
         for (section, _) in &there {
-            // Without a container engine, the script runs only the program of the image, with the
-            // options of the section.
+            // The script has no container engine. For sections with container commands, the script
+            // runs only the program of the image, with the options in the section.
             assert!(
                 script.contains(section.as_str()),
                 "xtask/try-packages does not run the section {section}"

@@ -4,8 +4,8 @@
 //! Two VMs run in parallel. The first VM has virtio NICs, and its peer NICs reject zero-copy mode.
 //! The second VM has igb, an emulated hardware NIC whose link can go down. QEMU uses KVM if KVM
 //! works, and software emulation otherwise. The first run downloads the kernels, and a newer QEMU
-//! if the installed one is older than version 8. The downloads take about 380 MB in
-//! `~/.cache/zc-vm`. The network of the host is not changed.
+//! if the installed version is older than 8. The downloads take about 380 MB in `~/.cache/zc-vm`.
+//! The network of the host is not changed.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -38,11 +38,10 @@ pub(crate) fn run(steps: &mut Steps, built: &Built) {
 
 struct Boot {
     nic: &'static str,
-    /// Tests are skipped if their name contains one of these words, because they cannot run in this
-    /// VM.
+    /// Words in the names of tests that are skipped, because they cannot run in this VM.
     skip: &'static [&'static str],
-    /// Tests whose name contains one of these words run only in long runs, because the other VM
-    /// also covers them. Each word matches exactly one test.
+    /// Words in the names of tests that run only in long runs, because the other VM also covers
+    /// these tests. Each word matches exactly one test.
     only_long: &'static [&'static str],
     /// The number of tests that must pass in a long run.
     tests: usize,
@@ -73,8 +72,8 @@ fn stripped(program: &Path) -> Result<PathBuf> {
 }
 
 pub(crate) const TEST: &str = "zero_copy";
-/// The time limit of a VM in seconds. It is ten times the usual boot time, to allow for machines
-/// that are busy or do not support KVM.
+/// The time limit of a VM in seconds. The limit is ten times the usual boot time, to allow for
+/// machines that are busy or do not support KVM.
 const TIMEOUT_SECONDS: &str = "900";
 /// The VMs to start. The VM with igb has no multi-queue peer NIC that rejects zero-copy, and igb
 /// also works with fewer channels than it has.

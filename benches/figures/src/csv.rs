@@ -1,6 +1,6 @@
 //! A simple CSV format: notes in `# key: value` lines, a header, and rows.
 //!
-//! Cells contain no comma, quote or line break, so there is no quoting.
+//! Cells must not contain commas, quotes or line breaks, so the format needs no quoting.
 
 use std::fmt;
 

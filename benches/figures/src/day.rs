@@ -26,12 +26,12 @@ use self::traffic::{Connection, Traffic};
 struct Assumptions {
     endpoints: u32,
     slots: u32,
-    /// The mean number of new connections per second and endpoint over the day.
+    /// The mean number of new connections per second per endpoint over the day.
     arrivals: f64,
     /// The length of the day from midnight, in seconds.
     seconds: u32,
-    /// The simulated seconds before midnight. Connections that exist when the day begins are
-    /// established during this time.
+    /// The length of the simulated time before midnight, in seconds. The simulation opens
+    /// connections during this time that already exist when the day begins.
     warm_up_seconds: u32,
     /// The duration of a failure in seconds. Each endpoint fails once.
     outage_seconds: u32,
@@ -83,7 +83,7 @@ struct Simulation {
     outcome: Outcome,
 }
 
-/// Simulates a day and calls `each` for every interval that ends after midnight.
+/// Simulates a day, and calls `each` for every five-minute interval of the day.
 fn simulate(assumed: &Assumptions, each: &mut dyn FnMut(&Interval)) -> Outcome {
     let start = Instant::now();
     let mut day = Simulation::new(assumed);
@@ -113,7 +113,8 @@ fn simulate(assumed: &Assumptions, each: &mut dyn FnMut(&Interval)) -> Outcome {
     day.outcome
 }
 
-/// Returns all failures and recoveries as tuples of tick, endpoint and new state, sorted by tick.
+/// Returns all failures and recoveries of endpoints as tuples (tick, endpoint, new state), sorted
+/// by tick.
 fn outages(assumed: &Assumptions, within: std::ops::Range<u32>) -> Vec<(u32, u32, bool)> {
     let mut random = Pcg64Mcg::seed_from_u64(assumed.seed ^ 1);
     let mut order: Vec<u32> = (0..assumed.endpoints).collect();

@@ -1,5 +1,5 @@
-//! The list of figures. It maps each name to the code that computes, draws and describes the
-//! figure.
+//! The list of figures. The list maps the name of each figure to the code that computes, draws and
+//! describes the figure.
 
 use anyhow::{Result, bail};
 

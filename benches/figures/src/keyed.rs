@@ -1,5 +1,5 @@
 //! Plots and sections of the results page for the evaluations in the MemSwitch and AppSwitch
-//! papers. `cargo xtask figures` measures these figures.
+//! papers. `cargo xtask figures` measures the values.
 //!
 //! References: Zhang et al., *SmartSwitch*, HotCloud 2014, figures 3 and 4, table 1; Cidon et al.,
 //! *AppSwitch*, APNet 2017, table 1.
@@ -38,10 +38,9 @@ pub(crate) fn section_rates(csv: &Csv) -> Result<String> {
         rows += &format!("| {name} | {mean:.0} us | {:.0},000 | {paper} |\n", most / 1e3);
     }
     Ok(format!(
-        "Clients send gets for 32-byte values at even intervals. The rate rises until less than 90 % of the gets are answered. Clients \
+        "Clients send gets for 32-byte values at even intervals. The rate is increased until less than 90 % of the gets are answered. Clients \
          send directly to the servers (`direct`), through the proxy nutcracker, or through the balancer without a cache \
-         (`uncached`). The paper used separate machines. Here servers, clients and router share one processor, and the proxy or \
-         balancer has the other. A second server therefore adds little, and the shared processor limits `direct` and `uncached`. \
+         (`uncached`). The paper used separate machines. Here servers, clients and router share one processor, and the proxy or balancer has the other processor. A second server therefore adds little throughput, and the shared processor limits `direct` and `uncached`. \
          Values are medians of {} runs.\n\n\
          | path, number of servers | mean latency at the lowest rate | highest rate, gets per second | highest rate in the paper |\n|---|---|---|---|\n{rows}",
         csv.note("runs")?
@@ -85,9 +84,9 @@ pub(crate) fn section_light(csv: &Csv) -> Result<String> {
     Ok(format!(
         "A client sends one get at a time for one of ten keys, and there is one server. `direct` has neither proxy nor balancer, \
          `nutcracker` is TwemProxy, and `uncached` is the balancer without a cache. `cached-1s` is the balancer with cached values \
-         that expire after 1 s. At ten gets per second and key, the balancer would cache nothing with a shorter lease. At this rate \
+         that expire after 1 s. At ten gets per second per key, the balancer would cache nothing with a shorter lease. At this rate \
          all threads sleep between two requests, so each hop includes the time to wake up. The paper prints ratios to direct TCP; the \
-         ratios to direct UDP below are computed from its times. Direct TCP and MemSwitch over TCP are not measured here. \
+         ratios to direct UDP below are computed from the times in the paper. Direct TCP and MemSwitch over TCP are not measured here. \
          Values are medians of {} runs.\n\n\
          | path | minimum / mean / maximum latency | mean relative to direct | latency in the paper | mean relative to direct in the paper |\n|---|---|---|---|---|\n{rows}",
         csv.note("runs")?
@@ -122,9 +121,7 @@ pub(crate) fn section_sizes(csv: &Csv) -> Result<String> {
     }
     Ok(format!(
         "Clients send 1,000 gets per second for ten keys to one server. The table shows the mean latency by value size. The paper shows \
-         a plot and states only one number, 2,151 us for TwemProxy at 11 kB. It also states that MemSwitch is as fast as direct \
-         access, because responses do not pass through MemSwitch. The balancer does not cache values over 1,300 bytes, so \
-         `cached-1s` forwards gets for them. Values are medians of {} runs.\n\n\
+         a plot and states only one number, 2,151 us for TwemProxy at 11 kB. The paper also states that MemSwitch is as fast as direct access, because responses do not pass through MemSwitch. The balancer does not cache values over 1,300 bytes, so `cached-1s` forwards gets for larger values. Values are medians of {} runs.\n\n\
          | value size in bytes | {} |\n|---|{}\n{rows}",
         csv.note("runs")?,
         ways.join(" | "),
@@ -169,9 +166,9 @@ pub(crate) fn section_mixed(csv: &Csv) -> Result<String> {
         );
     }
     Ok(format!(
-        "Clients send sets and gets of 64-byte values as fast as they are answered, with 128 requests in flight. Debian does not package \
-         McRouter, so the proxy is nutcracker. The balancer (`uncached`) has {:.2} times as many operations per second as nutcracker, \
-         and {:.2} times the mean latency. In the paper, AppSwitch has 1.83 times as many queries per second as McRouter, and 0.57 \
+        "Clients send sets and gets of 64-byte values as fast as the responses arrive, with 128 requests in flight. Debian does not package \
+         McRouter, so the proxy is nutcracker. The balancer (`uncached`) reaches {:.2} times as many operations per second as nutcracker, \
+         and {:.2} times the mean latency. In the paper, AppSwitch reaches 1.83 times as many queries per second as McRouter, and 0.57 \
          times the mean latency. (The paper's table labels its second row McRouter, but the text attributes it to AppSwitch.) Values are \
          medians of {} runs.\n\n\
          | path | operations per second | mean latency | p95 | p99 |\n|---|---|---|---|---|\n{rows}\

@@ -53,7 +53,7 @@ pub fn pseudocode(names: &[Vec<u8>], size: u32, seed: &[u8; 16]) -> Vec<u16> {
         for backend in 0..count {
             let i = usize::from(backend);
             let (offset, skip) = permutation[i];
-            #[expect(clippy::cast_possible_truncation, reason = "below size, which fits 32 bits")]
+            #[expect(clippy::cast_possible_truncation, reason = "size fits in 32 bits")]
             let slot = |next: u64| ((offset + next * skip) % size) as usize;
             let mut c = slot(next[i]);
             while entry[c] != FREE {

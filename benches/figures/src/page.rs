@@ -1,6 +1,6 @@
 //! Writes the results page of the figures in Markdown. For each figure, the page contains the
 //! paper's values, the measured values, and the command that repeats the measurement. All measured
-//! numbers come from the CSV files.
+//! numbers on the page come from the CSV files.
 
 use anyhow::Result;
 
@@ -79,10 +79,13 @@ mod tests {
             Figure::ALL.into_iter().filter_map(|figure| Some((figure, committed(figure.name())?))).collect();
         assert!(!there.is_empty());
         let read = |name: &str| fs::read_to_string(Path::new(RESULTS).join(name)).unwrap();
-        assert!(read("README.md") == page(&there).unwrap(), "the page: run cargo xtask figures --draw");
+        assert!(read("README.md") == page(&there).unwrap(), "outdated page, run cargo xtask figures --draw");
         for (figure, csv) in there {
             let name = format!("figure-{}.svg", figure.name());
-            assert!(read(&name) == figure.draw(&csv).unwrap(), "{name}: run cargo xtask figures --draw");
+            assert!(
+                read(&name) == figure.draw(&csv).unwrap(),
+                "outdated {name}, run cargo xtask figures --draw"
+            );
         }
     }
 }

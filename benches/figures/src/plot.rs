@@ -1,4 +1,4 @@
-//! Draws line and bar charts as SVG, with title, axis units and the origin of the values.
+//! Draws line and bar charts as SVG, with a title, units on the axes, and the origin of the values.
 
 use std::ops::Range;
 
@@ -61,7 +61,7 @@ pub(crate) fn svg(sheet: &Sheet, draw: impl FnOnce(&Area<'_>) -> Result<()>) -> 
     Ok(text + "\n")
 }
 
-/// The labels and ranges of the axes.
+/// The labels and value ranges of both axes.
 pub(crate) struct Axes<'a> {
     pub(crate) x: &'a str,
     pub(crate) y: &'a str,
@@ -169,7 +169,7 @@ pub(crate) fn bars(area: &Area<'_>, y: &str, bars: &[Bar]) -> Result<()> {
     legend(&mut chart)
 }
 
-/// The chart that [`bars`] draws. Each bar is one segment of the x axis.
+/// The chart that [`bars`] draws. Each segment of the x axis contains one bar.
 type BarChart<'a, 'b> =
     ChartContext<'a, SVGBackend<'b>, Cartesian2d<SegmentedCoord<RangedCoordu32>, RangedCoordf64>>;
 

@@ -108,7 +108,7 @@ pub(crate) fn section(csv: &Csv) -> Result<String> {
         "As in the paper, *k* of 1,000 backends fail at the same time, and the table is built again. The figure shows which percentage \
          of the entries changes: the mean and the range of 200 repetitions for each *k*, with backends chosen at random. A change is \
          `needless` if the backend of the entry did not fail.\n\n\
-         The paper shows a plot without numbers. Its two statements hold here: more failures change more entries, and the larger \
+         The paper shows a plot without numbers. The paper's two statements also hold for these results: more failures change more entries, and the larger \
          table is more resilient. Karger's and rendezvous hashing never change an entry needlessly.\n\n\
          | failed backends | 65,537 entries: changed | needless | 655,373 entries: changed | needless |\n|---|---|---|---|---|\n",
     );
@@ -151,8 +151,8 @@ mod tests {
     use crate::maglev::pseudocode;
     use crate::page::committed;
 
-    /// The expected changes come from tables that the paper's pseudocode built. They are compared
-    /// by backend name.
+    /// The expected changes come from tables that the paper's pseudocode built. The test compares
+    /// entries by backend name.
     #[test]
     fn changes_equal_those_of_the_pseudocode() {
         let (backends, slots) = (9, 101);

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use crate::Csv;
 use crate::plot::{self, Bar, COLORS};
 
-/// The packets per second of each row. The vectors are in the order of the rows.
+/// The packets per second of each row. All vectors have the same order as the rows.
 struct Rates<'a> {
     names: Vec<&'a str>,
     taken: Vec<f64>,
@@ -44,7 +44,7 @@ impl<'a> Rates<'a> {
         let constant = self.of_name("constant 5-tuple")?;
         let (non_syn, syn) = (self.of_name("non-SYN")? / constant, self.of_name("SYN")? / constant);
         Ok(format!(
-            "The rate for non-SYN is {non_syn:.2} times the rate for constant 5-tuple, and the rate for SYN is {syn:.2} times that rate."
+            "The rate for non-SYN is {non_syn:.2} times the rate for constant 5-tuple. The rate for SYN is {syn:.2} times the rate for constant 5-tuple."
         ))
     }
 
@@ -79,9 +79,8 @@ pub(crate) fn section_bypass(csv: &Csv) -> Result<String> {
     let rates = Rates::of(csv, "mode")?;
     Ok(format!(
         "The paper measures 1 to 7 packet threads on a 10 Gbit/s NIC. With kernel bypass, throughput grows up to 5 threads, which \
-         saturate the NIC. With the kernel's network stack, throughput is less than 30 % of that.\n\n\
-         Here a veth pair connects the generator and the balancer on a machine with two processors. The generator needs one of them, so \
-         there is one packet thread. A veth has no hardware driver to bypass, and AF_XDP copies packets on it. The traffic is \
+         saturate the NIC. With the kernel's network stack, throughput is less than 30 % of the throughput with kernel bypass.\n\n\
+         Here a veth pair connects the generator and the balancer on a machine with two processors. The generator needs one processor, so the balancer has only one packet thread. A veth has no hardware driver to bypass, and AF_XDP copies packets on a veth. The traffic is \
          64-byte UDP packets of 1,024 flows, forwarded with GRE. The balancer's processor also does the kernel's receive \
          processing. Runs of the two modes alternate. `af-packet` reaches {:.0} % of the rate of `af-xdp`. {}\n\n{}{}",
         100.0 * rates.of_name("af-packet")? / rates.of_name("af-xdp")?,
@@ -96,7 +95,7 @@ pub(crate) fn section_traffic(csv: &Csv) -> Result<String> {
     let rates = Rates::of(csv, "traffic")?;
     Ok(format!(
         "In the paper, which uses a NIC, packets with a constant 5-tuple are fastest. Non-SYN packets are slightly slower because of \
-         cache misses in the connection table. SYN packets need 6 packet threads to saturate the NIC, and the others need 5.\n\n\
+         cache misses in the connection table. SYN packets need 6 packet threads to saturate the NIC, and the other types need 5.\n\n\
          Here the pipeline of one packet thread runs in memory, because the cost of a NIC or of the kernel would hide the difference. \
          Packets are 64-byte TCP packets and are forwarded with GRE to 100 backends, with the default configuration and all counters. \
          With `SYN`, each packet opens a flow. With `non-SYN`, packets belong to a million established flows in random order. With \

@@ -1,7 +1,8 @@
 //! A fuzz target for HTTP requests to the admin API.
 //!
 //! The first byte of the input selects the listener: the Unix socket, or TCP, where clients have
-//! read access only. Commands are accepted but get no result, as if the balancer were stopping.
+//! read access only. The server accepts commands but returns no results, as if the balancer were
+//! stopping.
 
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,7 +21,7 @@ use tokio::sync::mpsc;
 
 /// Checks that every response is valid HTTP and not a server error. A rejection must be a JSON
 /// object with a kind and a message. TCP clients must not be able to change anything. `config put`
-/// must fail if the configuration forbids it.
+/// must fail if the configuration disables this command.
 pub(crate) fn check(bytes: &[u8]) {
     let Some((&listener, request)) = bytes.split_first() else { return };
     thread_local!(static SERVER: Server = Server::new());
@@ -47,8 +48,8 @@ fn answers(mut rest: &[u8]) {
         assert!((100..500).contains(&status) || status == 503, "{head}");
         let header = |name| head.split("\r\n").find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         let length = header("content-length").map_or(0, |length| length.parse().expect("a length"));
-        // The response to a HEAD request has no body. The next response follows directly, or it was
-        // the last one.
+        // A response to a HEAD request has no body, so the next response or the end of the input
+        // follows directly.
         let has_body = length <= rest.len() && !rest.starts_with(b"HTTP/1.");
         assert!(has_body || rest.is_empty() || rest.starts_with(b"HTTP/1."), "{head}");
         let (body, behind) = rest.split_at(if has_body { length } else { 0 });
@@ -114,7 +115,7 @@ impl Server {
     async fn converse(&self, by_tcp: bool, request: &[u8]) -> Vec<u8> {
         if by_tcp {
             let stream = TcpStream::connect(self.tcp).await.expect("a connection");
-            // Closing with RST avoids TIME-WAIT. Otherwise so many short connections would use up
+            // Closing with RST avoids TIME-WAIT, in which so many short connections would use up
             // all ports.
             socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("cannot set SO_LINGER");
             return exchange(stream, request).await;
@@ -129,7 +130,7 @@ async fn exchange(stream: impl AsyncRead + AsyncWrite, request: &[u8]) -> Vec<u8
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut answer = Vec::new();
     let send = async {
-        // An error is ignored: a server that has rejected the request stops reading it.
+        // Ignores write errors: a server that has rejected the request stops reading it.
         let _ = writer.write_all(request).await;
         let _ = writer.shutdown().await;
     };

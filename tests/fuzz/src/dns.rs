@@ -7,8 +7,8 @@ use health::fuzzing::{dns, dns_query};
 /// after the question. Trailing bytes and the letter case of the question must not matter.
 pub(crate) fn check(bytes: &[u8]) {
     let query = dns_query();
-    // A response with a wrong query ID would be rejected immediately, so the correct ID is put in
-    // front.
+    // The health check rejects a response with a wrong query ID immediately, so this target
+    // prepends the correct ID.
     let answer = [query.get(..2).unwrap_or_default(), bytes].concat();
     let verdict = dns(&answer).expect("the query ID matches");
     match verdict {
@@ -57,8 +57,8 @@ fn records(answer: &[u8], mut at: usize) -> Option<bool> {
     Some(found)
 }
 
-/// Returns responses without the query ID: an address, an alias with an address, no address, a
-/// refusal, and a truncated response.
+/// Returns seed responses without the query ID: one each with an address, an alias and its address,
+/// no address, a refusal, and a truncated message.
 pub(crate) fn answers() -> Vec<Vec<u8>> {
     let address = [&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 1][..]].concat();
     let alias = [&[0xc0, 12, 0, 5, 0, 1, 0, 0, 0, 60, 0, 6, 3][..], b"web", &[0xc0, 16]].concat();

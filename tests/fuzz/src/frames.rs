@@ -1,4 +1,4 @@
-//! Seeds for fuzz targets: valid frames of each kind that a packet thread parses.
+//! Seeds for fuzz targets: valid frames of every kind that packet threads parse.
 
 use std::net::IpAddr;
 
@@ -20,8 +20,8 @@ pub(crate) fn plain() -> Vec<Vec<u8>> {
     let twice = tagged(&tagged(&quic, 0x8100, 5), 0x88a8, 6);
     let mut all = vec![tagged(&v4, 0x8100, 7), twice, echo4(), echo6()];
     all.extend([piece4(&dns, 0x2000), piece4(&dns, 2), with_options(&v4)]);
-    // The extension headers are hop-by-hop, routing, first fragment, later fragment, AH and
-    // destination options.
+    // The tested extension headers are hop-by-hop options, routing, first fragment, later fragment,
+    // AH and destination options.
     let padded = [0, 0, 1, 4, 0, 0, 0, 0];
     for kind in [0, 43, 60] {
         all.push(extended(&v6, kind, &padded));
@@ -34,8 +34,8 @@ pub(crate) fn plain() -> Vec<Vec<u8>> {
     all
 }
 
-/// Returns ICMP errors from routers. Some are about replies from a VIP, and some about outer
-/// packets of the balancer.
+/// Returns ICMP errors from routers. Each error quotes either a reply from a VIP or an encapsulated
+/// packet that the balancer sent.
 pub(crate) fn errors() -> Vec<Vec<u8>> {
     let (v4, v6) = (udp(VIP4, 53, CLIENT4, 1000, b"answer"), tcp(VIP6, 80, CLIENT6, 1000, "A"));
     let outer = tunnelled();
@@ -44,8 +44,8 @@ pub(crate) fn errors() -> Vec<Vec<u8>> {
     quotes.iter().chain(&longer).chain(&outer).map(|frame| error(&frame[L3..])).collect()
 }
 
-/// Returns frames with each kind of encapsulation. The outer and the inner packets are IPv4 and
-/// IPv6.
+/// Returns frames with each kind of encapsulation. The frames cover all combinations of IPv4 and
+/// IPv6 as outer and inner protocol.
 pub(crate) fn tunnelled() -> Vec<Vec<u8>> {
     let inner = [tcp(CLIENT4, 1000, VIP4, 80, "A"), udp(CLIENT6, 1000, VIP6, 443, b"hello")];
     let outer = [("198.18.0.1", "192.0.2.1"), ("2001:db8::77", "2001:db8::1")];
@@ -95,7 +95,7 @@ fn echo6() -> Vec<u8> {
     frame
 }
 
-/// Returns a packet-too-big error about the packet, addressed to its source.
+/// Returns a packet-too-big error that quotes the packet and is addressed to its source.
 fn error(quoted: &[u8]) -> Vec<u8> {
     let link = PacketBuilder::ethernet2(ROUTER, OURS);
     let mut frame = Vec::new();

@@ -2,9 +2,9 @@
 //!
 //! A target takes arbitrary bytes and panics if an invariant is violated. The program `fuzz` runs a
 //! target with libFuzzer, which uses code coverage to find new inputs. `cargo xtask fuzz` builds
-//! and runs it. The tests in this crate run each target without libFuzzer, on its seeds and on
-//! inputs that earlier runs found (`kept/TARGET/`). Property tests of other crates include some of
-//! the modules.
+//! and runs this program. The tests in this crate run each target without libFuzzer, on its seeds
+//! and on inputs that earlier runs found (`kept/TARGET/`). Some modules are also included in
+//! property tests of other crates.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +24,7 @@ mod ipvs_rules;
 mod key_mutations;
 mod key_requests;
 #[path = "../../../crates/kv-switch/src/memcached/tests/oracle.rs"]
-#[expect(clippy::unwrap_used, reason = "a test's module")]
+#[expect(clippy::unwrap_used, reason = "the module is written for tests")]
 mod memcached;
 mod pipeline;
 #[path = "../../../crates/packet/src/parse/tests/readers.rs"]
@@ -34,7 +34,7 @@ mod slow;
 mod toml;
 mod tunnel;
 
-/// A fuzz target with its name and its seeds.
+/// A fuzz target: its name, its function and its seeds.
 #[derive(Debug)]
 pub struct Target {
     /// The name for the command line and for the folder in `kept/`.
@@ -103,16 +103,16 @@ mod tests {
         }
     }
 
-    /// The random seed is fixed, so every run uses the same inputs. A long run tests ten million
-    /// inputs.
+    /// The seed of the random generator is fixed, so every run uses the same inputs. A long run
+    /// tests ten million inputs.
     #[test]
     fn mutated_requests_are_accepted_only_if_unambiguous() {
         let count = if std::env::var_os("SLUICEGATE_LONG").is_some() { 10_000_000 } else { 300_000 };
         let mut mutations = key_mutations::Mutations::new(0x51_u64, key_requests::seeds());
         let (memcached, mut accepted) = (kv_switch::Memcached::new(32), 0);
         for number in 0..count {
-            // One input in eight also changes the first two bytes. These bytes are the number of
-            // missing bytes, so the request becomes a first fragment.
+            // Every eighth input also changes the first two bytes, which are the number of missing
+            // bytes. If the number is not zero, the request is a first fragment.
             let input = mutations.next(if number % 8 == 0 { 0 } else { 2 });
             memcached::check(input);
             let whole = Datagram::whole(input.get(2..).unwrap_or_default());

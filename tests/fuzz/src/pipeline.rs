@@ -99,8 +99,8 @@ fn may_be_opened(frame: &[u8]) -> bool {
     })
 }
 
-/// Checks that a sent frame contains the received packet. Only the TTL may differ, and a correct
-/// checksum must remain correct.
+/// Checks that a sent frame contains the received packet. Only the TTL and the header checksum may
+/// differ, and a correct checksum must remain correct.
 fn is_inside(frame: &[u8], out: &[u8]) {
     let (_, came) = network(frame).expect("the forwarded packet is not IP");
     let (_, goes) = carried(out);
@@ -165,11 +165,11 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
 /// address family.
 const TUNNELS: [(&str, &str); 2] = [("198.18.0.1", "192.0.2.1"), ("2001:db8::77", "2001:db8::1")];
 const BACKENDS: [&str; 4] = ["198.18.1.1", "198.18.1.2", "198.18.1.3", "2001:db8:1::4"];
-/// The headroom in front of a frame in bytes: the outer header length for each of the two kinds of
-/// backends, and a larger value.
+/// The sizes of the headroom in front of a frame, in bytes: the outer header length for each of the
+/// two kinds of backends, and a larger size.
 const HEADS: [usize; 3] = [20, 24, 64];
 /// The maximum length of a received frame in bytes.
 const LONGEST: usize = ROOM - 64;
-/// The maximum time for which a frame may be held, in seconds. A later fragment waits less than
-/// this for its first fragment.
+/// The maximum time for which a frame may be held, in seconds. A fragment that arrives before its
+/// first fragment is held for less time.
 const LONGEST_HOLD: u64 = 120;

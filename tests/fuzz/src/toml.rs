@@ -18,7 +18,7 @@ use self::writer::{altered, respelled};
 
 /// Checks that a configuration is either accepted or rejected with problems at the right positions.
 /// An added comment must not change the result. Reordering the keys or spelling the values
-/// differently must not change the configuration. Changing one value must change it.
+/// differently must not change the configuration. Changing one value must change the configuration.
 pub(crate) fn check(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     match parsed(text) {
@@ -35,8 +35,8 @@ pub(crate) fn check(bytes: &[u8]) {
                 let (again, _) = parsed(&written).unwrap_or_else(|problems| panic!("{problems}\n{written}"));
                 assert!(again == config, "{written}");
             }
-            // A warning may mean that a value has no effect. A different value then results in the
-            // same configuration.
+            // A warning may mean that a value has no effect. In this case, a different value
+            // results in the same configuration.
             if warnings.is_empty() {
                 (0..4)
                     .flat_map(|more| altered(&table, turn.wrapping_add(more)))
@@ -68,8 +68,8 @@ fn parsed(text: &str) -> Parsed {
     parse_confined(text, &FILE, &|_| Ok("000102030405060708090a0b0c0d0e0f".to_owned()))
 }
 
-/// The path of the configuration file. Its folder does not exist, so the configuration cannot
-/// include other files.
+/// The path of the configuration file. The folder in this path does not exist, so the configuration
+/// cannot include other files.
 static FILE: LazyLock<PathBuf> = LazyLock::new(|| Path::new("no-such-folder").join("a.toml"));
 
 /// Returns the seeds: the example configuration, each of its sections, and a small valid

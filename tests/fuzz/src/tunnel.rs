@@ -3,7 +3,7 @@
 use packet::{DecapsulateError, Encapsulation, decapsulate, decapsulate_in_place, network};
 
 /// Checks that a decapsulated packet is part of the frame and is identical to the inner packet
-/// except for the ECN field. If a frame is not decapsulated, it must remain unchanged.
+/// except for the ECN field. A frame that is not decapsulated must remain unchanged.
 pub(crate) fn check(frame: &[u8]) {
     let Some((_, ip)) = network(frame) else { return };
     let l3 = frame.len() - ip.len();

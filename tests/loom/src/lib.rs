@@ -4,7 +4,7 @@
 //! The modules are source files of `datapath` and `kv-switch` that this crate compiles a second
 //! time. If the models were in those crates, `--cfg loom` would rebuild all their dependencies. Run
 //! the models with `RUSTFLAGS="--cfg loom" cargo test --release --package sluicegate-loom`. Without
-//! that flag the crate is empty.
+//! `--cfg loom`, the crate is empty.
 
 #![forbid(unsafe_code)]
 

@@ -2,10 +2,10 @@
 //! constant rate. No connection must break.
 //!
 //! With `SLUICEGATE_LONG=1` the test has 10,000 established connections and opens 1,000 new
-//! connections per second. Otherwise it uses a twentieth of both. It prints how long a queue had no
-//! socket. Established connections stay in the accept queue of their backend, so each needs one
-//! descriptor and no thread. The kernel of the right backend acknowledges their packets. The kernel
-//! of any other backend would reset the connections.
+//! connections per second. Without this variable, both numbers are 20 times smaller. The test
+//! prints how long a queue had no socket. Established connections stay in the accept queue of their
+//! backend, so each needs one descriptor and no thread. The kernel of the right backend
+//! acknowledges their packets. The kernels of other backends would reset the connections.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -104,8 +104,8 @@ fn beat(mut clients: Vec<Kept>, until: &AtomicBool) -> Vec<Kept> {
     clients
 }
 
-/// Accepts all waiting connections and sends each the number of bytes that it received. Returns the
-/// number of connections.
+/// Accepts all waiting connections, and sends each client the number of bytes that the client has
+/// sent. Returns the number of connections.
 fn accept_all(listener: &TcpListener) -> usize {
     let mut accepted = 0;
     loop {
@@ -217,6 +217,6 @@ fn upgrades_under_load_break_no_connection() {
 
 /// The TCP port of the established connections.
 const PORT: u16 = 8080;
-/// The number of client threads. It is the number of connections that may wait for a SYN
-/// retransmission while a queue has no socket, plus a margin.
+/// The number of client threads: the number of connections that may wait for a SYN retransmission
+/// while a queue has no socket, plus a margin.
 const CLIENTS: usize = 160;

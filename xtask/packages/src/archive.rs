@@ -23,7 +23,7 @@ pub(crate) struct Entry {
 pub(crate) enum Kind {
     Folder,
     File(Vec<u8>),
-    /// A configuration file. An upgrade does not overwrite it.
+    /// A configuration file, which an upgrade does not overwrite.
     Config(Vec<u8>),
 }
 
@@ -91,7 +91,7 @@ fn with_folders(entries: &[Entry]) -> Vec<Entry> {
         let above = entry.path.match_indices('/').map(|(at, _)| &entry.path[..at]);
         all.extend(above.map(|path| Entry::folder(path, 0o755)));
     }
-    // If a folder has an explicit entry, it replaces the generated one.
+    // An explicit entry of a folder replaces the generated entry.
     all.sort_by(|a, b| a.path.cmp(&b.path));
     all.dedup_by(|later, kept| later.path == kept.path);
     all

@@ -50,8 +50,8 @@ pub(crate) fn gather(checkout: &Path, binary: &Path, linked: &Linked) -> Result<
     Ok(entries)
 }
 
-/// Returns the license texts of Sluicegate's code, and a note that names the files with all other
-/// licenses.
+/// Returns the license texts of Sluicegate's code, and a note that says which files contain all
+/// other license texts.
 fn copyright(checkout: &Path) -> Result<String> {
     let mut text = String::from(
         "Sluicegate's own code is licensed under Apache-2.0 OR MIT; both texts are below. The binary is static. THIRD-PARTY.md in\n\
@@ -94,7 +94,7 @@ fn output(command: &mut Command) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// Files that are copied from the checkout, with their paths in the package.
+/// The files that are copied from the checkout, and their paths in the package.
 const COPIED: &[(&str, &str)] = &[
     ("config/sluicegate.service", "usr/lib/systemd/system/sluicegate.service"),
     ("config/sluicegate-decap.service", "usr/lib/systemd/system/sluicegate-decap.service"),

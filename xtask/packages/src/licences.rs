@@ -1,7 +1,7 @@
 //! Writes one file with the license texts of all linked crates and libraries.
 //!
 //! Each text appears once, below the names of all crates that use it. The license texts of C
-//! libraries come from Debian's `/usr/share/common-licenses`. `cargo xtask tidy` checks that the
+//! libraries come from Debian's `/usr/share/common-licenses`. `cargo xtask tidy` checks that all
 //! licenses are allowed. THIRD-PARTY.md explains the requirements of the LGPL.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::linked::Linked;
 
-/// Returns all license texts. They are sorted by the first crate name above each text.
+/// Returns all license texts, sorted by the first crate name above each text.
 pub(crate) fn texts(linked: &Linked) -> Result<String> {
     let mut by_text: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut bare = Vec::new();
@@ -37,7 +37,7 @@ fn page(by_text: BTreeMap<String, Vec<String>>, bare: &[String]) -> String {
     let mut texts: Vec<_> = by_text.into_iter().map(|(text, names)| (names, text)).collect();
     texts.sort();
     let mut page = String::from(
-        "License texts of the crates and libraries in the static binary. Each text is below the names of all that use it.\n",
+        "License texts of the crates and libraries in the static binary. Each text is below the names of all crates that use it.\n",
     );
     if !bare.is_empty() {
         page += &format!("Crates without a license text, with their license:\n  {}\n", bare.join("\n  "));

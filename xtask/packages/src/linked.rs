@@ -2,8 +2,8 @@
 //! crates or from Debian.
 //!
 //! `cargo tree` lists the crates for the enabled features, without build scripts and procedural
-//! macros. Their folders come from `cargo metadata`, and their checksums from `Cargo.lock`. The
-//! package manager of this machine reports the versions of Debian's libraries.
+//! macros. The folders of the crates come from `cargo metadata`, and the checksums from
+//! `Cargo.lock`. The package manager of this machine reports the versions of Debian's libraries.
 //!
 //! Reference: `cargo tree --edges normal,no-proc-macro`.
 
@@ -30,8 +30,8 @@ pub(crate) struct Crate {
     pub(crate) version: String,
     /// The license as an SPDX expression.
     pub(crate) licence: String,
-    /// The SHA-256 digest of the crate file in the registry, in hexadecimal. `None` for crates of
-    /// this workspace.
+    /// The SHA-256 digest of the crate file in the registry, in hexadecimal, or `None` for crates
+    /// of this workspace.
     pub(crate) checksum: Option<String>,
     /// The folder on this machine that contains the source code.
     pub(crate) folder: PathBuf,
@@ -82,8 +82,8 @@ impl Linked {
     }
 }
 
-/// Returns the crates in the output of `cargo tree`. Their other fields come from `cargo metadata`
-/// and the lock file.
+/// Returns the crates in the output of `cargo tree`. Other fields of the crates come from `cargo
+/// metadata` and the lock file.
 fn crates(tree: &str, metadata: &Value, lock: &str) -> Result<Vec<Crate>> {
     let checksums = checksums(lock);
     let mut found = BTreeMap::new();
@@ -152,7 +152,7 @@ fn libraries(crates: &[Crate], rustc: &str, debian: impl Fn(&str) -> Result<Stri
         let version = crates.iter().find(|one| one.name == name).map(|one| one.version.as_str());
         let (_, version) = version
             .and_then(|version| version.split_once('+'))
-            .with_context(|| format!("crate {name} does not include the C library version in its version"))?;
+            .with_context(|| format!("the version of {name} lacks its C library's version"))?;
         anyhow::Ok(version.trim_start_matches('v').to_owned())
     };
     let of_debian = |name: &'static str, package: &str, licence: &'static str| {

@@ -1,9 +1,9 @@
-//! `packages` packs a static binary as a .deb, an .rpm and an OCI image. It also writes the systemd
-//! units, a bill of materials and the checksums of all files.
+//! `packages` packs a static binary as a .deb, an .rpm and an OCI image. This program also writes
+//! the systemd units, a bill of materials and the checksums of all files.
 //!
 //! `cargo xtask packages` builds the binary and then runs this program. The packages are
-//! reproducible: the same binary and checkout produce the same bytes. To achieve this, entries are
-//! sorted, owners and modes are fixed, and all times are the time of the commit.
+//! reproducible: the same binary and checkout produce the same bytes. Archive entries are therefore
+//! sorted, their owners and modes are fixed, and all times are the time of the commit.
 #![forbid(unsafe_code)]
 
 mod archive;
@@ -60,7 +60,7 @@ const UNITS: [&str; 5] = [
 #[derive(Clone, Debug)]
 struct Release {
     version: String,
-    /// The time of all files, in seconds since 1970.
+    /// The modification time of all packed files, in seconds since 1970.
     epoch: u32,
 }
 

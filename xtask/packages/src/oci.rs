@@ -1,7 +1,7 @@
 //! Builds a container image without a container engine.
 //!
 //! The image has one layer with the static binary and its licenses. The output is one tar file with
-//! an OCI image layout. It also contains a `manifest.json`, so that `docker load` accepts the file.
+//! an OCI image layout. The file also contains a `manifest.json`, so that `docker load` accepts it.
 //! An image cannot request capabilities or mounts; `docs/how-to/install.md` lists the required
 //! capabilities and mounts.
 //!
@@ -174,8 +174,8 @@ mod tests {
             [(format!("oci-archive:{file}:1.2.3"), "oci"), (format!("docker-archive:{file}"), "docker")]
         {
             let copy = format!("dir:{}", scene.path(to).display());
-            // skopeo verifies the digest of every blob. In the Docker archive it also compares the
-            // layer with the image configuration.
+            // skopeo verifies the digest of every blob. In the Docker archive, skopeo also compares
+            // the layer with the image configuration.
             output("skopeo", &["--insecure-policy", "copy", "--quiet", &source, &copy]);
             let said: Value = serde_json::from_str(&output("skopeo", &["inspect", &source])).unwrap();
             assert_eq!((&said["Architecture"], &said["Os"]), (&json!("amd64"), &json!("linux")), "{said}");

@@ -1,8 +1,8 @@
 //! Builds an RPM package.
 //!
 //! The package uses RPM format version 4 with a gzip payload, which every rpm since 4.0 can read.
-//! The scripts are in `xtask/packages/scripts/rpm-*`. The package is not signed. Distributors
-//! sign it themselves.
+//! The scripts are in `xtask/packages/scripts/rpm-*`. The package is not signed, because
+//! distributors sign packages themselves.
 //!
 //! References: the crate `rpm`; the rpm manual on package format version 4.
 
@@ -50,8 +50,8 @@ pub(crate) fn package(release: &Release, entries: &[Entry]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the folders that contain completions. They are packaged explicitly, because rpm removes
-/// only folders that a package owns, and possibly no other package owns them.
+/// Returns the folders that contain completions. These folders are packaged explicitly, because rpm
+/// removes a folder only if a package owns it, and possibly no other package owns these folders.
 fn shell_folders(entries: &[Entry]) -> Vec<Entry> {
     let folders = entries.iter().flat_map(|entry| Path::new(&entry.path).ancestors().skip(1));
     let of_shells = folders
@@ -65,7 +65,7 @@ fn shell(text: &str) -> Scriptlet {
 }
 
 const SHELLS: [&str; 3] = ["bash-completion", "fish", "zsh"];
-/// The RPM release number. It is 1 for every version.
+/// The RPM release number, which is 1 for every version.
 pub(crate) const RELEASE: &str = "1";
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Evaluates and prints the results of `bench kv`: medians, performance goals, a table and CSV.
 //!
 //! A performance goal compares two systems with the same workload. The compared value is a ratio,
-//! or for response times a difference in microseconds. It is computed for each round, and the
-//! result is the median over all rounds.
+//! or for response times a difference in microseconds. The value is computed for each round, and
+//! the result is the median over all rounds.
 
 use std::fmt::Write as _;
 
@@ -27,7 +27,7 @@ pub(super) struct Turn {
     pub(super) hits: f64,
     /// Requests without a response.
     pub(super) lost: u64,
-    /// Reads that returned a value older than the latest one. The cache lease allows this.
+    /// Reads that returned a value older than the latest value, which the cache lease allows.
     pub(super) old: u64,
 }
 

@@ -155,7 +155,7 @@ fn ask(scene: &Scene, running: &Running<'_>, way: Way, asking: Asking) -> Result
 }
 
 const BY_RATE: [Way; 3] = [Way::Direct, Way::Nutcracker, Way::Uncached];
-/// The systems to compare under light load. The first one is the baseline.
+/// The systems to compare under light load. The first system is the baseline.
 const LIGHT_WAYS: [Way; 4] = [Way::Direct, Way::Nutcracker, Way::Uncached, Way::Cached1S];
 const RATES: [f64; 10] = [5e3, 10e3, 20e3, 30e3, 45e3, 60e3, 80e3, 100e3, 130e3, 170e3];
 /// A rate is considered sustained if at least this fraction of its requests is answered.
@@ -196,5 +196,5 @@ const MIXED: Asking = Asking {
 const CLIENTS: usize = 8;
 const WINDOW: usize = 16;
 const SEED: u64 = 0x5eed;
-/// The number of rounds. It must be odd, so that the median is a measured value.
+/// The number of rounds, which must be odd, so that the median is a measured value.
 const ROUNDS: usize = 3;

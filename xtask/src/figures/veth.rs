@@ -1,8 +1,8 @@
 //! Reproduces Figures 8 and 9 on a veth pair, with the testbed of `bench peers` and one packet
 //! thread.
 //!
-//! The results are packets per second. The measurement needs root and two processors: one runs the
-//! balancer, and the other one generates packets.
+//! The results are packets per second. The measurement needs root and two processors: one processor
+//! runs the balancer, and the other generates packets.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -45,7 +45,7 @@ pub(super) fn traffic(binary: Option<&Path>) -> Result<String> {
     measure("traffic", binary, turns)
 }
 
-/// A case of a figure. It is measured once per round.
+/// A case of a figure, which is measured once per round.
 struct Turn {
     name: &'static str,
     io: Io,

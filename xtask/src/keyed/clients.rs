@@ -3,9 +3,9 @@
 //!
 //! The result of a run is a [`Tally`]. With [`Pace::Full`], a client sends the next request as soon
 //! as it receives a response. With [`Pace::PerSecond`], requests are sent at even intervals, and
-//! overdue requests are skipped. The response time includes the system calls that send the request
-//! and read the response. The clients are in `udp` and `tcp`. The module `draw` chooses keys, and
-//! `ledger` decides which values are correct.
+//! overdue requests are skipped. The measured response time includes the system calls that send the
+//! request and read the response. The modules `udp` and `tcp` implement the clients. The module
+//! `draw` chooses keys, and `ledger` decides which values are correct.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -32,13 +32,13 @@ pub(crate) trait Client {
     /// Returns `true` if the client has no outstanding requests.
     fn is_idle(&self) -> bool;
 
-    /// Queues a request, which the next flush sends. The client must have room for another request.
+    /// Queues a request, which the next flush sends. The caller must check [`Self::room`] first.
     fn ask(&mut self, asked: Asked, command: &[u8]);
 
     /// Sends the queued requests.
     fn flush(&mut self) -> Result<()>;
 
-    /// Passes each response that has arrived to `each`. This function does not wait.
+    /// Passes each response that has arrived to `each`, without waiting for more responses.
     fn take(&mut self, each: &mut dyn FnMut(Asked, Answer<'_>)) -> Result<()>;
 
     /// Gives up on requests that were sent before the given time, and passes each of them to
@@ -162,7 +162,7 @@ impl Clients {
         Ok(now + LOOK)
     }
 
-    /// Sends all requests that are due. Returns the time at which the next one is due.
+    /// Sends all requests that are due. Returns the time at which the next request is due.
     fn ask_due(&mut self, mut due: Instant, now: Instant, interval: Duration) -> Result<Instant> {
         let first = self.turn;
         while due <= now {
@@ -193,7 +193,7 @@ impl Clients {
         self.clients[at].ask(asked, &self.command);
     }
 
-    /// Waits for responses until `until`, and reads those that arrive.
+    /// Waits for responses until `until`, and reads all responses that arrive.
     fn wait_and_take(&mut self, until: Instant, tally: &mut Tally) -> Result<()> {
         let left = TimeSpec::from_duration(until.saturating_duration_since(Instant::now()));
         let mut polled: Vec<PollFd<'_>> =
@@ -238,10 +238,10 @@ impl Clients {
 
 /// The interval between two checks for lost requests.
 const LOOK: Duration = Duration::from_millis(10);
-/// The time after which a request is considered lost. On these links a response takes less than a
-/// millisecond, but other programs may delay it.
+/// The time after which a request is considered lost. On the testbed's links a response takes less
+/// than a millisecond, but other programs may delay it.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Requests that are overdue by more than this time are skipped.
+/// The maximum delay of a request at a fixed rate. Requests that are overdue by more are skipped.
 const MOST_LATE: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Draws random keys: all with the same probability, by Zipf's law, or mostly from a few hot keys.
 //!
-//! The same seed produces the same sequence of keys in each run. Key 0 is the most popular one.
+//! The same seed produces the same sequence of keys in each run. Key 0 is the most popular key.
 //!
 //! References: Zipf's law with YCSB's exponent 0.99 (Cooper et al., SoCC 2010); xorshift64* (Vigna,
 //! 2016).
@@ -12,8 +12,9 @@ pub(crate) enum Popularity {
     Even,
     /// The probability of key `n`, counted from 0, is proportional to `1 / (n + 1)^exponent`.
     Zipf(f64),
-    /// The first `keys` keys together get the fraction `share` of all requests, and each of them
-    /// has the same probability. The remaining requests are spread evenly over all other keys.
+    /// The first `keys` keys together get the fraction `share` of all requests, with the same
+    /// probability for each of these keys. The remaining requests are spread evenly over all other
+    /// keys.
     Hot { keys: u32, share: f64 },
 }
 
@@ -22,14 +23,14 @@ pub(crate) enum Popularity {
 pub(crate) struct Draw {
     popularity: Popularity,
     keys: u32,
-    /// The cumulative probability of keys 0 to `n` at index `n`. It is used only for Zipf.
+    /// The cumulative probability of keys 0 to `n` at index `n`, used only for Zipf.
     cumulative: Vec<f64>,
     state: u64,
 }
 
 impl Draw {
-    /// Creates a generator for `keys` keys. There must be at least one key, and more keys than hot
-    /// keys. The `seed` must not be 0.
+    /// Creates a generator for `keys` keys. This number must be at least 1 and larger than the
+    /// number of hot keys. The `seed` must not be 0.
     pub(crate) fn new(popularity: Popularity, keys: u32, seed: u64) -> Self {
         let cumulative = match popularity {
             Popularity::Zipf(exponent) => cumulative(keys, exponent),
@@ -58,7 +59,7 @@ impl Draw {
     }
 
     /// Returns a random number that is at least 0 and less than 1.
-    #[expect(clippy::cast_precision_loss, reason = "53 bits")]
+    #[expect(clippy::cast_precision_loss, reason = "53 bits are exact in an f64")]
     pub(crate) fn part(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }

@@ -1,11 +1,11 @@
 //! Records all writes, and checks that each read returns a correct value.
 //!
 //! Each request is registered when it is sent. Checking a response returns a [`Finding`]. The
-//! values of a key have version numbers. A read must return a written version. This version must
-//! not be older than any write that was acknowledged before the read was sent. If a cache is used,
-//! only writes that were acknowledged at least one lease earlier are considered. If writes of a key
-//! overlap in time, any of these writes can be the last one. A write without a response might have
-//! taken effect or not.
+//! values of a key have version numbers. A read must return a written version. The returned version
+//! must not be older than any write that was acknowledged before the read was sent. If a cache is
+//! used, only writes that were acknowledged at least one lease earlier are considered. If writes of
+//! a key overlap in time, any of these writes can be the last write. A write without a response is
+//! treated as a write that might have taken effect.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ pub(crate) enum Verb {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
     Right,
-    /// The value is older than the latest one, but the cache lease allows it.
+    /// The value is older than the latest value, but the cache lease allows this.
     Old,
     /// The server reported a miss for a key that was stored.
     Missed,
@@ -65,7 +65,7 @@ struct Entry {
 }
 
 impl Ledger {
-    /// Creates the state of `keys` keys. Every server already stores `version` of each value, and
+    /// Creates the ledger for `keys` keys. Every server already stores `version` of each value, and
     /// values are `value_bytes` bytes long. The `lease` is zero if no cache is used.
     pub(crate) fn new(keys: u32, version: u32, value_bytes: usize, lease: Duration) -> Self {
         let since = Instant::now();
@@ -150,8 +150,8 @@ mod tests {
     const BYTES: usize = 16;
     const LEASE: Duration = Duration::from_millis(10);
 
-    /// Checks a read of key 3. The response contains the value of `key`, which may be a different
-    /// key, in the given version.
+    /// Checks a read of key 3. The response contains the given version of the value of `key`, which
+    /// may be a different key.
     fn read(ledger: &mut Ledger, asked: &Asked, key: u32, version: u32) -> Finding {
         let mut command = Vec::new();
         write_set(key, version, BYTES, &mut command);
@@ -183,7 +183,7 @@ mod tests {
         );
         let after = ledger.get(3, now);
         assert_eq!(findings(&mut ledger, &after), [false, false, true, false]);
-        assert_eq!(read(&mut ledger, &after, 4, 6), Finding::Wrong, "the value belongs to another key");
+        assert_eq!(read(&mut ledger, &after, 4, 6), Finding::Wrong, "the value belongs to a different key");
         assert_eq!(ledger.judge(&after, Answer::Missing, now), Finding::Missed);
         assert_eq!(ledger.judge(&after, Answer::Stored, now), Finding::Wrong);
         assert_eq!(ledger.judge(&after, Answer::Other(b"ERROR"), now), Finding::Wrong);

@@ -18,7 +18,7 @@ pub(crate) enum Answer<'a> {
         name: &'a [u8],
         value: &'a [u8],
     },
-    /// Any other response. This variant contains the first line of the response.
+    /// Any other response. The variant contains the first line of the response.
     Other(&'a [u8]),
 }
 
@@ -39,8 +39,8 @@ pub(crate) fn write_get(key: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes a `set` command. The value contains the key and the version, and has `value_bytes` bytes.
-/// The minimum is 8 bytes.
+/// Writes a `set` command. The value contains the key and the version, and is `value_bytes` bytes
+/// long (at least 8).
 pub(crate) fn write_set(key: u32, version: u32, value_bytes: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(b"set ");
     out.extend_from_slice(&name(key));
@@ -53,7 +53,7 @@ pub(crate) fn write_set(key: u32, version: u32, value_bytes: usize, out: &mut Ve
 }
 
 /// Returns the version that a value contains. Returns `None` if the value is incomplete or belongs
-/// to another key.
+/// to a different key.
 pub(crate) fn version_of(key: u32, value: &[u8]) -> Option<u32> {
     let (of, rest) = value.split_first_chunk()?;
     let (version, rest) = rest.split_first_chunk()?;

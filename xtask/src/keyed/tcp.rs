@@ -1,7 +1,7 @@
-//! Implements a client over TCP. It uses one connection and keeps many requests outstanding, which
-//! the server answers in order.
+//! Implements a client over TCP. The client uses one connection and keeps many requests
+//! outstanding, which the server answers in order.
 //!
-//! Requests that are queued together are sent with one write.
+//! The client sends all queued requests with one write.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -54,7 +54,7 @@ impl Client for Tcp {
         self.asked.push_back(asked);
     }
 
-    /// Bytes that do not fit into the send buffer now are sent by the next flush.
+    /// The next flush sends the bytes that do not fit into the send buffer now.
     fn flush(&mut self) -> Result<()> {
         while !self.outgoing.is_empty() {
             match self.stream.write(&self.outgoing) {

@@ -1,9 +1,9 @@
-//! Implements a client over UDP. It uses one socket, keeps many requests outstanding, and sends and
-//! receives with `sendmmsg` and `recvmmsg`.
+//! Implements a client over UDP. The client uses one socket, keeps many requests outstanding, and
+//! sends and receives with `sendmmsg` and `recvmmsg`.
 //!
 //! The client hashes the key to choose the server. A response is valid if its ID matches an
 //! outstanding request and it comes from the server of that request. If a response consists of
-//! several datagrams, all of them must arrive in order.
+//! several datagrams, all datagrams must arrive in order.
 //!
 //! References: sendmmsg(2), recvmmsg(2); memcached `doc/protocol.txt`, "UDP protocol".
 
@@ -50,7 +50,7 @@ struct Slot {
 
 impl Udp {
     /// Creates a client for this socket. The argument `window` is the maximum number of outstanding
-    /// requests. It must be a power of two.
+    /// requests and must be a power of two.
     pub(crate) fn new(socket: UdpSocket, servers: &[SocketAddrV4], window: usize) -> Self {
         Self {
             socket,
@@ -64,8 +64,8 @@ impl Udp {
         }
     }
 
-    /// Returns the index of the server that has the key. The key is hashed with FNV-1a, as in
-    /// clients that know all servers.
+    /// Returns the index of the server that has the key. The function hashes the key with FNV-1a,
+    /// as clients that know all servers do.
     fn server_of(&self, key: u32) -> usize {
         let hash = name(key).iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -86,8 +86,8 @@ impl Udp {
         let fd = self.socket.as_raw_fd();
         match sendmmsg(fd, &mut self.outgoing, &slices, &to, [], MsgFlags::MSG_DONTWAIT) {
             Ok(results) => Ok(results.count()),
-            // If the socket or the device has no buffer space, the request is counted as sent and
-            // is lost.
+            // If the socket or the device has no buffer space, the request is counted as sent,
+            // although it is lost.
             Err(Errno::ENOBUFS | Errno::EAGAIN) => Ok(1),
             Err(Errno::EINTR) => Ok(0),
             Err(error) => bail!("sendmmsg: {error}"),
@@ -195,5 +195,5 @@ impl Client for Udp {
 
 /// The maximum number of datagrams per system call.
 const BATCH: usize = 64;
-/// The size of a receive buffer in bytes. Datagrams from memcached have at most 1,400 bytes.
+/// The size of a receive buffer in bytes. Datagrams from memcached are at most 1,400 bytes long.
 const DATAGRAM_BYTES: usize = 2_048;

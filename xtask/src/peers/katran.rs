@@ -1,11 +1,12 @@
-//! Measures Katran's XDP program. It is built from a checkout that the command line names, because
-//! this repository does not contain it.
+//! Measures Katran's XDP program, which is built from a checkout that the command line names,
+//! because this repository does not contain Katran.
 //!
-//! The program forwards packets for the VIP with IPIP. Its maps are filled in the same way as by
-//! Katran's own library: the MAC address of the router, the VIP, the backends, the ring, and a flow
-//! table for each processor. The ring alternates between the backends, because the cost of a packet
-//! does not depend on their order. Requests are not measured: Katran uses other source addresses
-//! for tunnels, and the backends accept tunnels only from the balancer's address.
+//! The program forwards packets for the VIP with IPIP. The maps of the program are filled in the
+//! same way as by Katran's own library: the MAC address of the router, the VIP, the backends, the
+//! ring, and a flow table for each processor. The ring alternates between the backends, because the
+//! cost of a packet does not depend on their order. Requests are not measured: Katran uses
+//! different source addresses for its tunnels, and the backends accept tunnels only from the
+//! balancer's address.
 //!
 //! Reference: katran `katran/lib/{Makefile-bpf,bpf/balancer_*.h,bpf/control_data_maps.h}`.
 
@@ -45,8 +46,8 @@ impl Peer for Katran {
         true
     }
 
-    /// Builds Katran if its source code is available. If not, returns the reason why Katran cannot
-    /// be measured.
+    /// Builds Katran if its source code is available. Otherwise, returns the reason why Katran
+    /// cannot be measured.
     fn missing(&self, stage: &Stage) -> Result<Option<String>> {
         let Some(source) = &self.source else { return Ok(Some(NO_SOURCE.into())) };
         let program = source.join(PROGRAM);
@@ -55,9 +56,10 @@ impl Peer for Katran {
             "--katran {} is not a checkout of katran: it has no {PROGRAM}",
             source.display()
         );
-        // This is the compiler command from Katran's Makefile. Its include paths are relative to
-        // Katran's root folder. The two added variables work around a problem in clang 14, which
-        // omits the size of a type that only a nested map uses. libbpf requires this size.
+        // The script runs the compiler command from Katran's Makefile. The include paths in this
+        // command are relative to Katran's root folder. The two added variables work around a
+        // problem in clang 14, which omits the size of a type that only a nested map uses, although
+        // libbpf requires this size.
         let script = format!(
             "set -o pipefail; (cat {PROGRAM}; echo 'struct flow_key key_; struct real_pos_lru value_;') | \
              clang -I. -Ikatran/lib/linux_includes -D__KERNEL__ -Wno-unused-value -Wno-pointer-sign \
@@ -103,8 +105,8 @@ fn object(stage: &Stage) -> PathBuf {
     stage.bed.dir().join("katran.bpf.o")
 }
 
-/// Returns the shell commands that create the flow table for one processor. Its key is `struct
-/// flow_key` and its value is `struct real_pos_lru`.
+/// Returns the shell commands that create the flow table for one processor. The table's keys are
+/// `struct flow_key` and its values are `struct real_pos_lru`.
 fn flow_table(cpu: usize) -> String {
     format!(
         "bpftool map create {PINS}/flows{cpu} type lru_hash key 40 value 16 entries 65536 name flows{cpu}\n\

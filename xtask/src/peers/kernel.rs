@@ -1,11 +1,11 @@
 //! Measures forwarders in the kernel: destination NAT with nftables, and IPVS.
 //!
-//! Both are configured as an operator would configure them, with forwarding enabled and ICMP
-//! redirects disabled. nftables hashes the client address and port, and looks up the hash in a map
-//! of backend addresses. The kernel's connection table stores the choice. Closing connections are
-//! removed from that table after one second. IPVS uses the scheduler `mh`, which implements Maglev
-//! hashing. The kernel must also rewrite the replies of backends, so replies pass through this
-//! machine (`peers::requests`).
+//! nftables and IPVS are configured as an operator would configure them, with forwarding enabled
+//! and ICMP redirects disabled. With nftables, the kernel hashes the client address and port, and
+//! looks up the hash in a map of backend addresses. The kernel's connection table stores the chosen
+//! backend of each connection. Closing connections are removed from this table after one second.
+//! IPVS uses the scheduler `mh`, which implements Maglev hashing. The kernel must also rewrite the
+//! replies of backends, so replies pass through this machine (`peers::requests`).
 
 use std::fs;
 use std::process::Command;
@@ -67,7 +67,7 @@ fn rules(stage: &Stage) -> String {
     )
 }
 
-/// IPVS with masquerading. It is skipped if the kernel does not support it.
+/// IPVS with masquerading, which is skipped if the kernel does not support it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ipvs;
 

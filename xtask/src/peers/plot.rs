@@ -1,8 +1,5 @@
-//! Draws the plot of a comparison. For each peer it has one row with two bars: packets per second,
-//! and CPU time per packet.
-//!
-//! The output is SVG 1.1 with only a few elements that every viewer supports. Peers without packet
-//! measurements are omitted.
+//! Draws the plot of a comparison. The plot has one row with two bars for each peer: packets per
+//! second, and CPU time per packet.
 
 use std::fmt::Write as _;
 
@@ -49,7 +46,7 @@ impl Line {
         let colour = if name.starts_with("af-") { "#1f6fb2" } else { "#9aa5b1" };
         let bar = |left: usize, value: f64, scale: f64, label: String| {
             let length = value * scale;
-            #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
+            #[expect(clippy::cast_precision_loss, reason = "the width is far below 2^52")]
             let after = left as f64 + length + 4.0;
             format!(
                 "<rect x=\"{left}\" y=\"{y}\" width=\"{length:.1}\" height=\"16\" fill=\"{colour}\"/>\
@@ -81,8 +78,8 @@ mod tests {
         let row = |name, taken| Row { packets: vec![turn(taken)], ..Row::new(name, None) };
         let rows = [row("af-xdp-gre", 400e3), row("nginx", 100e3), Row::new("haproxy", None)];
         let drawn = svg(&rows);
-        // The first peer forwards four times as many packets as the second one, at a quarter of the
-        // cost per packet.
+        // The first peer forwards four times as many packets as the second peer, at a quarter of
+        // the cost per packet.
         for bar in ["x=\"118\" y=\"32\" width=\"280.0\"", "x=\"118\" y=\"54\" width=\"70.0\""] {
             assert!(drawn.contains(bar), "{drawn}");
         }

@@ -1,7 +1,7 @@
 //! Measures two proxies with one thread each: HAProxy (TCP), and nginx's stream module (TCP and
 //! UDP).
 //!
-//! A proxy terminates the client's connection and opens another connection to a backend, so the
+//! A proxy terminates the client's connection and opens a separate connection to a backend, so the
 //! backend sees the proxy's address. Both proxies run without access logs. nginx keeps one UDP
 //! session per client port, so it does not create a socket for each packet.
 

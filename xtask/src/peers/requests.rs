@@ -2,10 +2,11 @@
 //! the duration of a connection.
 //!
 //! A request opens a connection, sends a line, receives a line, and waits until the backend closes
-//! the connection. Its duration includes all of these steps. Durations are measured with a single
-//! client, and rates with many clients. Client, router and backends share the processor of the load
-//! generator. The rate without a balancer (`direct`) is therefore the upper limit. Packets that the
-//! device under test sends are received on this processor too.
+//! the connection. The duration of a request includes all of these steps. Durations are measured
+//! with a single client, and rates with many clients. Client, router and backends share the
+//! processor of the load generator. The rate without a balancer (`direct`) is therefore an upper
+//! limit for all forwarders. The processor of the load generator also receives the packets that the
+//! device under test sends.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -73,8 +74,9 @@ impl Scene {
         Ok(Self { _decaps: Decap::start_all(&stage.bed)?, _servers: servers.collect::<Result<_>>()? })
     }
 
-    /// Opens or closes the path of requests. The path is closed while packets to destinations that
-    /// do not exist are measured.
+    /// Prepares the testbed for requests if `open` is `true`, and for the packet load otherwise.
+    /// During the packet load, the device under test sends its packets to a MAC address that no
+    /// device uses.
     pub(crate) fn open(&self, stage: &Stage, open: bool) -> Result<()> {
         let port = stage.port();
         spread_to(port, open.then_some(GENERATOR_CPU))?;
@@ -202,7 +204,7 @@ fn ask(server: SocketAddr) -> std::io::Result<Duration> {
     if &answer[..length] == ANSWER { Ok(start.elapsed()) } else { Err(ErrorKind::InvalidData.into()) }
 }
 
-/// The server on a backend. It answers each connection once and then closes it.
+/// The server on a backend, which answers each connection once and then closes the connection.
 struct Server {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -212,7 +214,7 @@ impl Server {
     fn start(ns: &Namespace) -> Result<Self> {
         let listener = ns.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, REQUEST_PORT)))?;
         listen(&listener, Backlog::new(4_096)?)?;
-        // This receive timeout also applies to `accept`.
+        // The receive timeout of the listener also applies to `accept`.
         setsockopt(&listener, ReceiveTimeout, &TimeVal::new(0, 100_000))?;
         let stop = Arc::new(AtomicBool::new(false));
         let listener = Arc::new(listener);
@@ -256,7 +258,7 @@ const WARM_UP: Duration = Duration::from_millis(500);
 const WINDOW: Duration = Duration::from_secs(2);
 const ALONE: Duration = Duration::from_secs(1);
 /// Kernel settings that allow many short connections. Ports are reused as soon as their connection
-/// has ended, and the range of ports is larger. Otherwise connections would fail because no port is
-/// free.
+/// has ended, and the range of ports is larger. With the default settings, connections would fail
+/// because no port is free.
 const MANY_CONNECTIONS: &[(&str, &str)] =
     &[("ipv4/tcp_tw_reuse", "1"), ("ipv4/ip_local_port_range", "1024 65535")];

@@ -1,6 +1,7 @@
 //! Evaluates the results of `bench peers`, and formats them as text, JSON, CSV and a plot.
 //!
-//! Ratios are computed within each round, and the result is the median over all rounds.
+//! A ratio compares measurements of the same round, and the result is the median of the ratios of
+//! all rounds.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -114,7 +115,7 @@ enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the verdict about a ratio. The argument `excess` is the ratio of offered to
+    /// Decides whether a ratio meets the goal. The argument `excess` is the ratio of offered to
     /// forwarded packets for the peer with the lower ratio.
     fn of(ratio: f64, least: f64, excess: f64) -> Self {
         if excess < LEAST_EXCESS {
@@ -155,7 +156,8 @@ impl Results {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// Returns the performance goals for the balancer, compared with each other measured peer.
+    /// Returns the performance goals that compare the balancer with each of the other measured
+    /// peers.
     fn bars(&self) -> Vec<Bar> {
         let mut bars = Vec::new();
         for ours in [OURS, OURS_WITHOUT_XDP].iter().filter_map(|name| self.row(name)) {
@@ -185,7 +187,8 @@ impl Results {
         text
     }
 
-    /// Formats the table and the goals as JSON. The numbers have more digits than in the text.
+    /// Formats the table and the goals as JSON. The numbers in the JSON have more digits than in
+    /// the text.
     pub(crate) fn json(&self) -> Value {
         let bar = |Bar { what, ratio, least, verdict }: Bar| json!({ "what": what, "ratio": ratio, "bar": least, "verdict": verdict.word() });
         json!({

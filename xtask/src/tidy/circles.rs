@@ -1,10 +1,10 @@
 //! Finds dependency cycles between the modules of a crate.
 //!
 //! A module uses another module if its code names an item that the other module defines. Imports
-//! and re-exports are followed to the definition. The declaration `mod child;` and a re-export are
-//! not treated as uses. Seen from other folders, the modules in a folder are treated as one module.
-//! Within the folder, they are separate modules. A parent module and its child may use each other,
-//! because the child is a part of the parent.
+//! and re-exports are resolved to the module that defines the item. The declaration `mod child;`
+//! and a re-export are not treated as uses. Seen from other folders, the modules in a folder are
+//! treated as one module. Seen from the same folder, they are separate modules. A parent module and
+//! its child may use each other, because the child is a part of the parent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -132,8 +132,8 @@ impl Names {
     }
 
     /// Returns which modules use which sibling modules, each with one used path as an example. If a
-    /// submodule uses another module, its ancestor is recorded as the user. Uses of items in the
-    /// parent module are not included.
+    /// submodule uses another module, its ancestor is recorded as the user. The result does not
+    /// include uses of items in the parent module.
     fn edges(&self) -> Edges {
         let mut edges = Edges::new();
         for (module, scope) in self.scopes.iter().enumerate() {
@@ -202,7 +202,7 @@ pub(super) fn members(whole: &Crate) -> Vec<String> {
     found
 }
 
-/// Returns all sets of two or more nodes that can reach each other. Each set is sorted.
+/// Returns all sorted sets of two or more nodes that can reach each other.
 fn circles(edges: &Edges) -> Vec<Vec<usize>> {
     let reach: BTreeMap<usize, BTreeSet<usize>> =
         edges.keys().map(|&start| (start, reached(edges, start))).collect();
@@ -270,8 +270,8 @@ impl Reader {
         self.imports.push(Import { path, name, opens });
     }
 
-    /// Collects the paths in the arguments of a macro. Their grammar is unknown, so the tokens are
-    /// scanned.
+    /// Collects the paths in the arguments of a macro. The grammar of the arguments is unknown, so
+    /// the tokens are scanned.
     fn scan(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut colons = 0;

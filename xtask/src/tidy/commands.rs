@@ -1,8 +1,8 @@
 //! Checks that a test runs every command that the documentation shows.
 //!
 //! A page with shell blocks must be named by one of the [`RUNNERS`], which run all shell blocks of
-//! the pages that they name. Commands in text blocks are run by no test, so each needs an exception
-//! with a reason.
+//! the pages that they name. Tests do not run commands in text blocks, so each such command needs
+//! an exception with a reason.
 
 use std::fs;
 use std::path::Path;
@@ -31,19 +31,19 @@ fn unchecked(pages: &Pages, runners: &str, exceptions: &[Exception]) -> Vec<Stri
             match exceptions.iter().position(fits) {
                 Some(at) => used[at] = true,
                 None => found.push(format!(
-                    "{name}:{line}: `{command}`: a shell block that a test runs, or an exception in xtask/src/tidy/commands.rs"
+                    "{name}:{line}: no test runs `{command}`; move it to a shell block or add an exception to xtask/src/tidy/commands.rs"
                 )),
             }
         }
     }
     let unused = exceptions.iter().zip(used).filter(|(_, used)| !used);
     found.extend(unused.map(|(Exception { page, command, reason }, _)| {
-        format!("docs/{page}:1: no text block with `{command}` needs an exception ({reason})")
+        format!("docs/{page}:1: the exception for `{command}` matches no text block ({reason})")
     }));
     found
 }
 
-/// Commands that no test runs.
+/// An exception for commands that no test runs.
 struct Exception {
     page: &'static str,
     /// A part of the first line of the block.
@@ -63,7 +63,7 @@ const RUNNERS: [&str; 5] = [
     "tests/cluster/routers_page.rs",
     "xtask/src/try_packages.rs",
 ];
-/// Programs that begin a command in a text block.
+/// Program names that identify a command in a text block.
 const PROGRAMS: [&str; 24] = [
     "apt-get",
     "bpftool",
@@ -139,8 +139,8 @@ mod tests {
             [exception("how-to/a.md", "scp", "two machines"), exception("how-to/b.md", "scp", "gone")];
         let found = unchecked(&pages, "[\"how-to/a.md\"]", &allowed);
         assert_eq!(found.len(), 2, "{found:?}");
-        assert!(found[0].starts_with("docs/how-to/a.md:8: `ip route`: "), "{found:?}");
-        assert!(found[1].starts_with("docs/how-to/b.md:1: no text block with `scp`"), "{found:?}");
+        assert!(found[0].starts_with("docs/how-to/a.md:8: no test runs `ip route`; "), "{found:?}");
+        assert!(found[1].starts_with("docs/how-to/b.md:1: the exception for `scp` matches"), "{found:?}");
         let found = unchecked(&pages, "[\"how-to/aa.md\"]", &allowed[..1]);
         assert!(found[0].starts_with("docs/how-to/a.md:1: no test runs"), "{found:?}");
     }

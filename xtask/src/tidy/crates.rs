@@ -1,8 +1,8 @@
 //! Checks the license and the source of every third-party crate that is built.
 //!
-//! The file `deny.toml` lists the allowed values. `cargo deny` reads this file too. Security
-//! advisories are not checked here, because they need the network; a long run of the lanes checks
-//! them.
+//! The file `deny.toml`, which `cargo deny` reads too, lists the allowed licenses and sources.
+//! Security advisories are not checked here, because they need the network; a long run of the lanes
+//! checks them.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -22,7 +22,7 @@ pub(super) fn check(deny: &str, packages: &[Value]) -> Result<Vec<String>> {
                 licence.unwrap_or("the crate names none")
             )
         });
-        // Packages in the checkout have no source, and they are allowed.
+        // Packages in the checkout have no `source` field, and are always allowed.
         let source = package["source"].as_str().unwrap_or_default();
         let known = |registry: &&str| source.strip_prefix("registry+") == Some(registry);
         let foreign = !source.is_empty() && !registries.iter().any(known);

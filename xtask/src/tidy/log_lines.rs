@@ -66,7 +66,7 @@ pub(super) fn gather(name: &str, text: &str, lines: &mut Lines) -> Vec<String> {
         let new = Line { at, section: section(name), change, text: comment_above(&source, line) };
         let known = lines.entry((level, event)).or_insert_with(|| Line { text: None, ..new.clone() });
         if known.text.is_some() && new.text.is_some() && known.text != new.text {
-            findings.push(format!("{}: the same event as at {}, with another comment", new.at, known.at));
+            findings.push(format!("{}: the same event as at {} has a different comment", new.at, known.at));
         }
         known.text = known.text.take().or(new.text);
         known.change = known.change.take().or(new.change);
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(again, ["crates/bgp/src/y.rs:14: a log line without an event"]);
         let findings = gather("crates/bgp/src/z.rs", &other, &mut lines);
         let wanted =
-            "crates/bgp/src/z.rs:5: the same event as at crates/bgp/src/x.rs:5, with another comment";
+            "crates/bgp/src/z.rs:5: the same event as at crates/bgp/src/x.rs:5 has a different comment";
         assert_eq!(findings[0], wanted);
         assert!(log_table(&lines).contains("| The link is down. Check the cable. |\n"));
     }

@@ -48,7 +48,7 @@ fn links(text: &str) -> Vec<Link<'_>> {
     found
 }
 
-/// Returns the reason why a link on the page `name` is broken, or `None` if it has a target.
+/// Returns the reason why a link on the page `name` is broken, or `None` if the link has a target.
 fn broken(checkout: &Path, pages: &Pages, name: &str, target: &str) -> Option<String> {
     let (path, anchor) = target.split_once('#').map_or((target, None), |(path, anchor)| (path, Some(anchor)));
     let there = if path.is_empty() { name.to_owned() } else { beside(name, path) };
@@ -99,7 +99,7 @@ fn outside_the_book(pages: &Pages) -> Vec<String> {
     });
     let all = pages.keys().filter(|name| name.starts_with(BOOK) && *name != SUMMARY);
     let missing = all.filter(|name| !listed.contains(*name));
-    missing.map(|name| format!("{name}:1: {SUMMARY} does not list it")).collect()
+    missing.map(|name| format!("{name}:1: {SUMMARY} does not list this page")).collect()
 }
 
 /// Checks that the runbook has a section for each alert rule, and that the `runbook_url` of the
@@ -160,7 +160,8 @@ mod tests {
                 ("docs/how-to/add-a-vip.md", text),
                 ("docs/explanation/decisions/README.md", "# Decisions"),
             ];
-            // Findings about alerts are ignored, because these pages have no sections for alerts.
+            // Findings about alerts are ignored, because the test pages have no sections for
+            // alerts.
             let found: Vec<_> =
                 check(root(), &pages(&all)).into_iter().filter(|found| !found.contains(" alert")).collect();
             let is_right =
@@ -173,7 +174,7 @@ mod tests {
     fn page_missing_in_the_summary_is_a_finding() {
         let all =
             pages(&[(SUMMARY, "- [a](a.md)"), ("docs/a.md", ""), ("docs/b/c.md", ""), ("README.md", "")]);
-        assert_eq!(outside_the_book(&all), ["docs/b/c.md:1: docs/SUMMARY.md does not list it"]);
+        assert_eq!(outside_the_book(&all), ["docs/b/c.md:1: docs/SUMMARY.md does not list this page"]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Measures how many places in the code must be changed to add a counter.
 //!
 //! The check uses one existing counter with a unique name as an example, because all counters are
-//! handled in the same way. The measure is the number of code lines outside tests that name this
-//! counter, plus the number of other files in `crates/*/src` that name it.
+//! handled in the same way. The measure counts the code lines outside tests that name this counter,
+//! and the other files in `crates/*/src` that name it.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub(super) fn measure(checkout: &Path, product: &[Crate]) -> Result<Measure> {
     let mut places = Vec::new();
     for file in product.iter().flat_map(|one| &one.files) {
         let text = fs::read_to_string(checkout.join(&file.path))?;
-        // In every file, the tests are at the end.
+        // Tests are always at the end of a file.
         for (number, line) in text.lines().take(file.lines).enumerate() {
             if line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == COUNTER) {
                 places.push(format!("{}:{} {}", file.path, number + 1, line.trim()));

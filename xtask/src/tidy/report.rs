@@ -1,5 +1,5 @@
-//! Prints code metrics with their limits. Below the table, it lists the places that exceed a limit,
-//! in the form `file:line name value`.
+//! Prints code metrics with their limits. Below the table, the report lists the places that exceed
+//! a limit, in the form `file:line name value`.
 //!
 //! Tests are not measured. The report never fails. To enforce the house rules, run `tidy` without
 //! `--report`.

@@ -37,7 +37,8 @@ pub(super) fn measure(checkout: &Path) -> Result<Measure> {
     Ok(Measure { what: "figures older than the measured code", now: offenders.len(), bar: 0, offenders })
 }
 
-/// Parses the comment lines of a results file. Returns `None` if they name no origin.
+/// Parses the comment lines of a results file. Returns `None` if the comment lines do not name the
+/// origin.
 fn origin(text: &str) -> Option<Origin<'_>> {
     let note = |key: &str| {
         let lines = text.lines().take_while(|line| line.starts_with('#'));
@@ -126,7 +127,7 @@ mod tests {
         figure(&commit);
         assert_eq!(old(), [""; 0]);
         write("crates/b/src/lib.rs", "2");
-        assert_eq!(old(), [""; 0], "the change is in another folder");
+        assert_eq!(old(), [""; 0], "the change is in a different folder");
         write("crates/a/src/lib.rs", "2");
         git(&["commit", "--quiet", "--all", "--message", "b"]);
         let found = old();

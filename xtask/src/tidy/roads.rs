@@ -1,7 +1,7 @@
 //! Checks the processing paths in `crates/README.md`. Each path lists functions in the order in
 //! which they are called.
 //!
-//! A path is a section with one of the known titles. Its steps have the form ``1.
+//! A path is a section with one of the known titles. The steps of a path have the form ``1.
 //! `crates/a/src/b.rs` `Type::function` ``. The function can be a method in this file, a free
 //! function (without `Type::`), or a C function. A step that names a missing file or function is a
 //! finding. Text between the steps is not checked.

@@ -1,7 +1,7 @@
 //! Measures the functions of a crate: their number of lines, parameters and tuple parameters.
 //!
-//! Lines are counted from `fn` to the closing brace. `self` counts as a parameter, as in clippy.
-//! Closures and functions in tests are not measured.
+//! Lines are counted from `fn` to the closing brace. As in clippy, `self` is counted as a
+//! parameter. Closures and functions in tests are not measured.
 
 use syn::visit::{self, Visit};
 use syn::{Block, FnArg, ImplItemFn, ItemFn, Pat, Signature, TraitItemFn, Type};

@@ -1,7 +1,7 @@
 //! Parses the Rust sources of the workspace.
 //!
-//! The result is a list of crates with their [`Module`]s. Code that is compiled only for tests is
-//! left out. Each file belongs to one crate, and the first module of a crate is its root. The
+//! The result is a list of crates with their [`Module`]s. The result excludes code that is compiled
+//! only for tests. Each file belongs to one crate, and the first module of a crate is its root. The
 //! modules `circles`, `sizes` and `structs` evaluate the result.
 
 use std::fs;
@@ -37,7 +37,7 @@ pub(crate) struct Module {
     pub(crate) items: Vec<Item>,
 }
 
-/// Selects which crates of the workspace are read.
+/// The part of the workspace whose crates are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     /// The crates of Sluicegate, which are in `crates/`.
@@ -163,8 +163,7 @@ struct Place {
     parent: Option<usize>,
     name: String,
     path: PathBuf,
-    /// `true` if submodules are in the same folder as this file. This is the case for `lib.rs` and
-    /// `mod.rs`.
+    /// `true` if submodules are in the same folder as this file, as for `lib.rs` and `mod.rs`.
     leads: bool,
 }
 
@@ -231,8 +230,8 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// Returns `true` if the attributes restrict the item to tests. Such attributes are `#[test]`,
-/// `#[cfg(test)]` and `#[cfg(all(test, …))]`.
+/// Returns `true` if the attributes restrict the item to tests, as do `#[test]`, `#[cfg(test)]` and
+/// `#[cfg(all(test, …))]`.
 fn for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::Path(path) => path.segments.last().is_some_and(|segment| segment.ident == "test"),

@@ -1,7 +1,7 @@
 //! Measures the number of fields of structs that have methods.
 //!
-//! A struct has methods if a function in one of its `impl` blocks takes `self`. The block may be
-//! inherent or implement a trait.
+//! A struct has methods if a function in one of its `impl` blocks takes `self`. The block may be an
+//! inherent `impl` or a trait `impl`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

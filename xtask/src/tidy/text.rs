@@ -1,7 +1,7 @@
 //! Checks the text of one file.
 //!
-//! The rules are about file sizes, file names, module headers, unfinished work, unsafe code and IP
-//! addresses. A finding has the form `file:line: what`.
+//! The checked rules are about file sizes, file names, module headers, unfinished work, unsafe code
+//! and IP addresses. A finding has the form `file:line: what`.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -71,8 +71,8 @@ fn is_long_comment(line: &str) -> bool {
     text.starts_with("//") && !is_quote && text.contains(' ') && line.chars().count() > COMMENT_COLUMNS
 }
 
-/// Returns the IPv4 addresses in a line that are not reserved for documentation or another special
-/// use. Section numbers that follow `§` are skipped.
+/// Returns the IPv4 addresses in a line that are not reserved for documentation or a different
+/// special use. Section numbers that follow `§` are skipped.
 fn foreign_addresses(line: &str) -> Vec<Ipv4Addr> {
     let numbered = |c: char| c.is_ascii_digit() || c == '.';
     let parts = line.split('§').enumerate();
@@ -95,11 +95,11 @@ const MAX_HEADER: usize = 16;
 const COMMENT_COLUMNS: usize = 100;
 const VAGUE: [&str; 5] = ["utils", "util", "common", "helpers", "misc"];
 const UNSAFE: [&str; 2] = ["crates/datapath/", "crates/conntrack/"];
-/// Crates that must remain replaceable by changing a single file. Only the given file may name
-/// them.
+/// Crates that must remain replaceable by changing a single file. Only the given file may name such
+/// a crate.
 const DOORS: [([&str; 2], &str); 2] =
     [(["rustbgpd", "_wire"], "crates/bgp/src/codec.rs"), (["rustbgpd", "_fsm"], "crates/bgp/src/machine.rs")];
-/// The words are split, so that this file does not contain them.
+/// The words are split, so that this check does not find them in its own source file.
 const UNFINISHED: [[&str; 2]; 6] =
     [["to", "do!("], ["unimple", "mented!("], ["db", "g!("], ["FIX", "ME"], ["XX", "X"], ["TO", "DO"]];
 

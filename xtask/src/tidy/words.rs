@@ -1,6 +1,6 @@
 //! Rejects identifiers that were replaced by standard terms.
 //!
-//! An old name in code is a finding. Comments may contain the word. If the old name is a common
+//! An old name in code is a finding, but comments may contain the word. If the old name is a common
 //! word, it is rejected only in those files where it was an identifier with a special meaning.
 
 /// An identifier that was renamed.

@@ -65,7 +65,7 @@ pub(crate) fn run_rates() -> Csv {
             format!("{:.2}", 100.0 / mean.sqrt()),
             format!("{:.1}", 100.0 * below as f64 / factors.len() as f64),
         ]);
-        eprintln!("simulated a day with {arrivals} connections per second and endpoint");
+        eprintln!("simulated a day with {arrivals} connections per second per endpoint");
     }
     csv
 }
@@ -154,12 +154,12 @@ pub(crate) fn section(csv: &Csv) -> Result<String> {
     }
     text += &format!(
         "\nThe paper does not describe its traffic. The simulation makes these assumptions:\n\n\
-         - Connections arrive at random (Poisson) and independently, {} per second and endpoint on average.\n\
-         - The rate varies over the day. It is highest at 20:00, which is 4.2 times the lowest rate at 4:00.\n\
-         - A client sends 4 to 1,000 packets (Pareto, shape 1.3). The second packet follows a quarter of a second after the SYN.\n\
-         - The median duration of a connection is 4 s (log-normal, sigma 1.5, at most 10 minutes). Its packets are evenly spaced.\n\
+         - Connections arrive at random (Poisson) and independently, {} per second per endpoint on average.\n\
+         - The rate varies over the day. The maximum at 20:00 is 4.2 times the minimum at 4:00.\n\
+         - A client sends 4 to 1,000 packets on a connection (Pareto, shape 1.3). The second packet follows a quarter of a second after the SYN.\n\
+         - The median duration of a connection is 4 s (log-normal, sigma 1.5, at most 10 minutes). The packets of a connection are evenly spaced.\n\
          - Every endpoint has weight 1 and fails once in the day, at a random time, for 60 s.\n\n\
-         At this rate an endpoint gets about {} connections in five minutes. With that number, the random arrival of connections is enough to cause the variation that the paper reports. The next figure shows higher and lower rates.\n",
+         At this rate an endpoint gets about {} connections in five minutes. With so few connections, their random arrival is enough to cause the variation that the paper reports. The next figure shows higher and lower rates.\n",
         DAY.arrivals,
         csv.note(MEAN)?,
     );
@@ -198,7 +198,7 @@ fn comparison(csv: &Csv) -> Result<Vec<[String; 3]>> {
     Ok(PAPER.into_iter().zip(ours).map(|((what, paper), ours)| [what.into(), paper.into(), ours]).collect())
 }
 
-/// The compared quantities, each with the value that the paper states.
+/// The quantities that the results page compares, each with the value that the paper states.
 const PAPER: [(&str, &str); 6] = [
     ("coefficient of variation", "6 to 7 % most of the day"),
     ("overprovision factor", "below 1.2 for over 60 % of the time"),
@@ -214,7 +214,7 @@ pub(crate) fn section_rates(csv: &Csv) -> Result<String> {
         "This figure is not in the paper. It repeats the simulated day with fewer and more connections. All endpoints have the same \
          number of table entries, give or take one, so almost all of the variation is random. If an endpoint gets *n* connections \
          per interval on average, random arrival leads to a coefficient of variation of 1/sqrt(*n*).\n\n\
-         | connections per second and endpoint | connections per endpoint in five minutes | coefficient of variation, median | \
+         | connections per second per endpoint | connections per endpoint in five minutes | coefficient of variation, median | \
          coefficient of variation by chance | share of the day with an overprovision factor below 1.2 |\n|---|---|---|---|---|\n",
     );
     let columns = [

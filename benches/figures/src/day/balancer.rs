@@ -1,8 +1,8 @@
-//! The load balancer of a simulated day. It uses Sluicegate's Maglev table and connection table in
+//! Simulates a load balancer with Sluicegate's Maglev table and connection table, which it uses in
 //! the same way as a packet thread.
 //!
-//! It takes the flow hash and the TCP state signal of a packet, and returns an endpoint. It has one
-//! VIP and handles no packet headers.
+//! The simulated balancer has one VIP and does not process packet headers: it takes the flow hash
+//! and the TCP state signal of a packet, and returns an endpoint.
 
 use conntrack::{Config, FlowTable, Id, Inserted, Signal, Target, Tick};
 use maglev_hash::{Backend, Table};
@@ -23,7 +23,7 @@ impl Balancer {
         let (names, serving) = (names(endpoints as usize), vec![true; endpoints as usize]);
         let config = Config { capacity: flows, ..Config::default() };
         let table = build(&names, &serving, slots);
-        Self { names, slots, serving, table, flows: FlowTable::new(&config).expect("allocating the table") }
+        Self { names, slots, serving, table, flows: FlowTable::new(&config).expect("not enough memory") }
     }
 
     /// Returns the endpoint that gets the packet. A known connection keeps its endpoint while the

@@ -1,7 +1,7 @@
-//! The traffic of a simulated day: when connections open, how many packets they have, and when they
-//! send them.
+//! Generates the traffic in a simulated day: when connections open, how many packets they have, and
+//! when they send them.
 //!
-//! All parameters are assumptions. The results page lists them.
+//! All traffic parameters are assumptions, which the results page lists.
 
 use conntrack::TICKS_PER_SECOND;
 use rand::{Rng, SeedableRng};
@@ -12,7 +12,7 @@ use siphasher::sip::SipHasher13;
 /// A TCP connection after its SYN, with the packets that the client will still send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Connection {
-    /// The keyed hash of the 5-tuple. A packet thread uses the same hash function.
+    /// The keyed hash of the 5-tuple. The hash function is the same as in a packet thread.
     pub(super) hash: u64,
     /// The number of packets that the client will still send. The last of these packets is a FIN.
     pub(super) left: u16,
@@ -54,8 +54,8 @@ impl Traffic {
         }
     }
 
-    /// Returns how many connections open in a tick. `second` is the time since midnight.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
+    /// Returns how many connections open in a tick. `second` is the time since midnight in seconds.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is small")]
     pub(super) fn arrivals(&mut self, second: f64) -> u32 {
         let mean = self.per_tick * activity(second);
         Poisson::new(mean).expect("the mean is positive").sample(&mut self.random) as u32
@@ -86,9 +86,9 @@ impl Traffic {
     }
 }
 
-/// Returns the load at this time relative to the mean of the day. Loads between two full hours are
-/// interpolated.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
+/// Returns the load at this time relative to the mean load of the day. Loads between two full hours
+/// are interpolated.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is small")]
 fn activity(second: f64) -> f64 {
     let hour = (second / 3_600.0).rem_euclid(24.0);
     let (whole, part) = (hour as usize % 24, hour.fract());
@@ -96,8 +96,8 @@ fn activity(second: f64) -> f64 {
     (HOURLY[whole] * (1.0 - part) + HOURLY[(whole + 1) % 24] * part) / mean
 }
 
-/// The load at each hour relative to the mean. The minimum is before dawn, and the maximum in the
-/// evening.
+/// The load at each hour relative to the mean. The load has its minimum before dawn and its maximum
+/// in the evening.
 const HOURLY: [f64; 24] = [
     0.70, 0.52, 0.42, 0.36, 0.34, 0.38, 0.50, 0.68, 0.88, 1.03, 1.12, 1.17, 1.20, 1.21, 1.22, 1.23, 1.25,
     1.28, 1.33, 1.40, 1.44, 1.38, 1.18, 0.94,
@@ -126,8 +126,8 @@ mod tests {
             "times before midnight wrap around"
         );
         assert!((activity(4.5 * 3_600.0) - 0.36 / 0.96458).abs() < 1e-3, "{}", activity(4.5 * 3_600.0));
-        // 24 h at 8 connections per second are 691,200 connections. The tolerance is six standard
-        // deviations.
+        // A rate of 8 connections per second gives 691,200 connections in 24 h. The tolerance of
+        // the test is six standard deviations.
         let mut traffic = Traffic::new(1, 8.0);
         let all: u32 = (0..86_400 * 4).map(|tick| traffic.arrivals(f64::from(tick) / 4.0)).sum();
         assert!((f64::from(all) - 691_200.0).abs() < 6.0 * 691_200_f64.sqrt(), "{all}");

@@ -1,14 +1,14 @@
 //! Compares the positions of configuration problems with the positions that the `toml` crate
 //! reports.
 //!
-//! Syntax errors are excluded, because the `toml` crate itself reports their positions. The module
-//! `total` checks that all positions are inside the text.
+//! Syntax errors are excluded from the comparison, because the `toml` crate itself reports their
+//! positions. The module `total` checks that all positions are inside the text.
 
 use ::toml::de::{DeTable, DeValue};
 use config::{Problems, Severity};
 
 /// Checks that each problem is located at its key or value. If the key is missing, the problem must
-/// be located at the table in which it is expected.
+/// be located at the table in which the key is expected.
 pub(super) fn are_due(problems: &Problems, text: &str) {
     let Ok(table) = DeTable::parse(text) else { return };
     for problem in problems {
@@ -48,7 +48,7 @@ fn steps(field: &str) -> Option<Vec<Step<'_>>> {
 }
 
 /// Returns the offsets of the enclosing value, of the key and of the value. If the key is missing,
-/// all three are the offset of the enclosing value.
+/// all three offsets are the offset of the enclosing value.
 fn due(table: &::toml::Spanned<DeTable<'_>>, steps: &[Step<'_>]) -> [usize; 3] {
     let (mut around, mut places) = (0, [0; 3]);
     let mut tables = Some(table.get_ref());

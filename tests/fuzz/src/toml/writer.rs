@@ -1,7 +1,7 @@
 //! Writes a configuration with its values spelled differently, or with one changed value.
 //!
-//! The module works on values of the `toml` crate. It shares no code with the reader of the
-//! configuration.
+//! The module works on values of the `toml` crate. It shares no code with the crate `config`, which
+//! reads configurations.
 
 use std::iter;
 
@@ -14,8 +14,8 @@ pub(super) fn respelled(table: &Table, turn: usize) -> String {
     Writer { spell, leaves: 0 }.document(table)
 }
 
-/// Returns how many values the table contains that are neither tables nor lists, including nested
-/// ones.
+/// Returns the number of values in the table that are neither tables nor lists, including values in
+/// nested tables and lists.
 pub(super) fn leaves(table: &Table) -> usize {
     let mut counting = Writer { spell: |leaf: &Leaf<'_>, _| leaf.value.to_string(), leaves: 0 };
     counting.document(table);
@@ -23,7 +23,7 @@ pub(super) fn leaves(table: &Table) -> usize {
 }
 
 /// Returns versions of the text in which one value is different. `turn` selects the value. Returns
-/// no versions if there is no other valid value.
+/// an empty iterator if there is no other valid value.
 pub(super) fn altered(table: &Table, turn: usize) -> impl Iterator<Item = String> {
     let chosen = turn.checked_rem(leaves(table));
     (0..).map_while(move |other| {
@@ -64,8 +64,8 @@ impl Leaf<'_> {
         }
     }
 
-    /// Returns different values as text. They are the next larger value, and values that would be
-    /// identical after truncation to 8, 16, 32 or 64 bits.
+    /// Returns different values as text: the next larger value, and values that would be identical
+    /// after truncation to 8, 16, 32 or 64 bits.
     fn others(&self) -> Box<dyn Iterator<Item = String>> {
         // The reader multiplies the number by its unit. Each factor of two in the unit shifts the
         // number left by one bit, so a truncation would also hide differences that are smaller by
@@ -86,8 +86,8 @@ impl Leaf<'_> {
         }
     }
 
-    /// Parses a number with a unit. Only some keys have such values: a string under another key may
-    /// look the same.
+    /// Parses a number with a unit. Checks the key first, because a string under a different key
+    /// may look like such a number.
     fn span(&self) -> Option<Span> {
         let text = self.value.as_str().filter(|_| WITH_UNIT.contains(&self.key))?;
         let (unit, micros) = *UNITS.iter().find(|(unit, _)| {
@@ -118,8 +118,8 @@ impl<S: FnMut(&Leaf<'_>, usize) -> String> Writer<S> {
 
     fn value(&mut self, key: &str, value: &Value) -> String {
         match value {
-            // Header names are arbitrary, so one may be the same as a key that has values with a
-            // unit.
+            // Header names are arbitrary, so a header name may be identical to a key whose values
+            // have a unit.
             Value::Table(_) if key == "headers" => value.to_string(),
             Value::Table(table) => {
                 let entry =
