@@ -154,7 +154,7 @@ impl Index {
     }
 
     /// Iterates over a pool view and its chain of fallback pools. The crate `config` rejects
-    /// cycles, and `take` would end the iteration even if there were one.
+    /// cycles, and `take` would end the iteration even if there were a cycle.
     fn chain<'a>(&'a self, view: &PoolView) -> impl Iterator<Item = (&'a PoolView, &'a InReach)> + use<'a> {
         let next =
             |(_, entry): &(&PoolView, &'a InReach)| self.pools.get_key_value(&entry.fallback.as_ref()?.1);

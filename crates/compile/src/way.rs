@@ -106,7 +106,8 @@ impl Ways<'_> {
         }
     }
 
-    /// Returns the spread over several hops, or `None` for at most one hop.
+    /// Returns the data for distributing packets over several hops, or `None` if there is at most
+    /// one hop.
     fn spread(&mut self, usable: &[(NeighbourKey, u16, Resolved)]) -> Option<Spread> {
         if usable.len() < 2 {
             return None;

@@ -11,7 +11,7 @@ use crate::field::Field;
 /// A type of value that the program accepts at a key path. The bounds of numbers are inclusive.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Asked {
-    /// `true` and `false`.
+    /// The values `true` and `false`.
     Boolean,
     /// The value `false` where a table is accepted too.
     False,

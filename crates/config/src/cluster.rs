@@ -109,7 +109,7 @@ impl ClusterDraft {
 /// The idle timeouts of flows, by state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FlowTimeouts {
-    /// The timeout of a flow with only one packet so far: 1 s to 2 min. Default: 10 s.
+    /// The timeout of a flow that has had only one packet: 1 s to 2 min. Default: 10 s.
     #[serde(serialize_with = "canonical::span")]
     pub new: Duration,
     /// The timeout of an established TCP flow: 10 s to 24 h. Default: 15 min. A flow is established

@@ -1,7 +1,7 @@
 //! Flattens nested pools, so that each pool has a single list of all its backends.
 //!
 //! Weights are multiplied along each path of nested pools, and the products of all paths are added.
-//! Weights are never normalized. A member keeps the encapsulation of the pool that lists it. In
+//! Weights are never normalized. A backend keeps the encapsulation of the pool that lists it. In
 //! addition to its own checks, a pool inherits the checks of the pools that contain it.
 //!
 //! Invariant: each pool is flattened once, after all pools inside it, without recursion. This order

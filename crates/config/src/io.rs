@@ -134,7 +134,7 @@ pub enum NextHop {
 
 impl Steering {
     /// Reads the steering method and the number of packet threads. Software steering is not
-    /// available with packet sockets, where the kernel distributes packets.
+    /// available with packet sockets, because the kernel already distributes their packets.
     fn read(section: &mut Section<'_>, mode: IoMode) -> (Self, Option<NonZeroU16>) {
         let node = section.optional("steering");
         let words = [("hardware", Self::Hardware), ("software", Self::Software)];

@@ -1,9 +1,9 @@
-//! The table `kv` of a pool, with which each request of a key-value client is sent to the server
-//! that stores the key.
+//! The table `kv` of a pool, which makes the pool keyed: each request of a key-value client is sent
+//! to the server that stores the key.
 //!
 //! This module reads the table into [`Kv`]. UDP services of such a pool choose a backend for each
 //! request. The module `keyed` checks the pool and its VIPs, and the crate `kv-switch` parses
-//! requests. Sources: AppSwitch and SmartSwitch (MemSwitch).
+//! requests. The design follows the papers on AppSwitch and SmartSwitch (MemSwitch).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub struct Kv {
     pub max_keys: u8,
     /// The hash function that maps keys to backends. Default: [`KvHash::Maglev`].
     pub hash: KvHash,
-    /// The action when a server is up again, before it receives requests. Default:
+    /// The action that is taken when a server is up again, before it receives requests. Default:
     /// [`Rejoin::Flush`] for memcached, otherwise [`Rejoin::Serve`].
     pub rejoin: Rejoin,
     /// The path of requests and replies. Default: [`KvPath::Direct`].
@@ -157,13 +157,13 @@ impl KvGather {
     }
 }
 
-/// The action when a server is up again, before it receives requests. While the server was down,
-/// its keys were stored on other servers, so its values may be stale.
+/// The action that is taken when a server is up again, before it receives requests. While the
+/// server was down, its keys were stored on other servers, so its values may be stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rejoin {
-    /// The server is first emptied with the command `flush_all`, which is sent to the backend's own
-    /// address, to the ports of the UDP services.
+    /// The server is first emptied with the command `flush_all`, which is sent to the ports of the
+    /// UDP services at the backend's own address.
     Flush,
     /// The server receives requests immediately.
     Serve,

@@ -13,9 +13,9 @@ use config_text::{Expected, Node, hint};
 /// The IP protocol of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
-    /// TCP, number 6.
+    /// TCP, which has protocol number 6.
     Tcp,
-    /// UDP, number 17.
+    /// UDP, which has protocol number 17.
     Udp,
     /// Any other protocol. Packets are matched by address and protocol number only.
     Number(u8),

@@ -29,7 +29,7 @@ pub struct Source {
     stamp: Option<Stamp>,
 }
 
-/// The size and modification time of a file, which change when its content changes.
+/// The size and modification time of a file, from which a change of the content is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     bytes: u64,

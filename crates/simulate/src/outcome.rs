@@ -20,7 +20,7 @@ pub struct Outcome {
     /// The counts between each event and the next. The entry at index 0 contains the counts before
     /// the first event.
     pub by_event: Vec<Counts>,
-    /// The number of broken connections in each of [`SPANS`] equal time spans.
+    /// The number of broken connections in each of [`SPANS`] time spans of equal length.
     pub broken_over_time: Vec<u64>,
     /// The balance of live flows over the serving backends, relative to the weights of the
     /// backends.
@@ -53,7 +53,7 @@ pub struct Counts {
 pub struct Balance {
     /// The balance before the first event.
     pub at_start: f64,
-    /// The worst of the balances before each event and at the end.
+    /// The worst balance of all measurements, which are taken before each event and at the end.
     pub worst: f64,
 }
 

@@ -1,9 +1,9 @@
 //! TCP and UDP checks: the bytes that a check sends, and the response that it expects.
 //!
 //! Both kinds write bytes in the same way: as text (`send`, `expect`), in hexadecimal digits
-//! (`send_hex`, `expect_hex`), or as a regular expression (`expect_regex`). All three forms of an
-//! expectation become one automaton, which the crate `health` runs over the response byte by byte.
-//! An attempt therefore takes linear time and stores no response.
+//! (`send_hex`, `expect_hex`), or as a regular expression (`expect_regex`). An expectation in any
+//! of these forms is compiled to an automaton, which the crate `health` runs over the response byte
+//! by byte. A probe therefore takes linear time and does not store the response.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -25,7 +25,7 @@ pub struct TcpCheck {
     /// The bytes to send after connecting. Default: none.
     #[serde(flatten)]
     pub send: Option<Payload>,
-    /// What the response must contain. Default: nothing.
+    /// The content that the response must have. Default: any content.
     #[serde(flatten)]
     pub expect: Option<Expect>,
 }
@@ -38,8 +38,8 @@ pub struct UdpCheck {
     /// The content of the datagram. Required.
     #[serde(flatten)]
     pub send: Payload,
-    /// What the response must contain. Without an expectation, the check fails only after an ICMP
-    /// error. Default: none.
+    /// The content that the response must have. Without an expectation, the check fails only after
+    /// an ICMP error. Default: none.
     #[serde(flatten)]
     pub expect: Option<Expect>,
 }
@@ -47,7 +47,7 @@ pub struct UdpCheck {
 /// Bytes to send, as text or in hexadecimal digits: 1 to 1,024 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Payload {
-    /// A text.
+    /// The bytes as a string.
     #[serde(rename = "send")]
     Text(Arc<str>),
     /// Pairs of lower-case hexadecimal digits.
@@ -100,7 +100,7 @@ pub struct Expect {
 /// The form in which an expectation is configured.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum ExpectForm {
-    /// A text.
+    /// The bytes as a string.
     #[serde(rename = "expect")]
     Text(Arc<str>),
     /// Pairs of lower-case hexadecimal digits.
@@ -133,10 +133,7 @@ impl ExpectForm {
 }
 
 impl Expect {
-    /// Builds the automaton of an expectation.
-    ///
-    /// # Errors
-    /// Returns the error of an invalid regular expression, or of one with too large an automaton.
+    /// Returns an error if the regular expression is invalid or its automaton is too large.
     pub fn new(form: ExpectForm) -> Result<Self, String> {
         let pattern = match &form {
             ExpectForm::Text(text) => literal(text.as_bytes()),
@@ -175,7 +172,7 @@ impl Expect {
     }
 }
 
-/// Two expectations are equal if they are written equally.
+/// Two expectations are equal if they are configured in the same form with the same value.
 impl PartialEq for Expect {
     fn eq(&self, other: &Self) -> bool {
         self.form == other.form

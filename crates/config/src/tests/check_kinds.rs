@@ -402,7 +402,7 @@ fn hex_digits_have_one_canonical_form() {
     assert!(the_check("udp = { port = 514, send = \"x\" }").kind.passes_in_silence());
 }
 
-/// The longest texts of different bytes need the largest automaton.
+/// The largest automaton is needed for the longest texts whose bytes all differ.
 #[test]
 fn longest_expected_bytes_are_accepted() {
     let digits: String = (0..1_024_u32).map(|n| format!("{:02x}", (n * 167 + n / 256) % 256)).collect();

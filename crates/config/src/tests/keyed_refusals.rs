@@ -205,8 +205,8 @@ fn wrong_keys_are_named() {
     }
 }
 
-/// A TCP service chooses its server by flow. With keys on several servers, the service must have
-/// the key `tcp`.
+/// A TCP service chooses its server by flow. If the keys are stored on several servers, the service
+/// must have the key `tcp`.
 #[test]
 fn tcp_service_that_scatters_keys_needs_by_flow() {
     let by_flow = ", tcp = \"by-flow\"";
