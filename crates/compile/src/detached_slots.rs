@@ -1,4 +1,11 @@
 //! Drains the flows of a service on slots that the service no longer uses, but other services do.
+//!
+//! A reload can move a service to other backends. If no service uses a slot any longer, the module
+//! `slots` drains it. If other services still use the slot, only the flows of the moved service
+//! drain. When the drain time has passed, the moved service no longer uses the slot.
+//!
+//! Invariant: if a service's pool does not contain a slot, the service's flows on this slot end one
+//! drain time after the reload that moved the service.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

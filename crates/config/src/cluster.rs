@@ -180,8 +180,8 @@ const SECOND: Duration = seconds(1);
 const DEFAULT_TABLE_SIZE: u32 = 65_537;
 const DEFAULT_DRAIN_TIME: Duration = seconds(60);
 const HASH_KEY_FILE: Expected =
-    Expected::new("a file with 32 hex digits, equal on all machines").example("\"secrets/hash.key\"");
-const HASH_KEY: &str = "the file must hold 32 hex digits, not all 0, equal on all machines of the cluster; create it with \
+    Expected::new("a file with 32 hex digits, the same on all machines").example("\"secrets/hash.key\"");
+const HASH_KEY: &str = "the file must hold 32 hex digits, not all 0, and be the same on all machines of the cluster; create it with \
                         umask 077; openssl rand -hex 16 > FILE";
 
 #[cfg(test)]

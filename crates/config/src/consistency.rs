@@ -256,7 +256,7 @@ impl Sections<'_> {
                 let backends = count_of(count, "backend");
                 let below = fallback.value.below;
                 let message = format!(
-                    "pool \"{name}\" never serves, because it has {backends} and its fallback has below = {below}"
+                    "pool \"{name}\" is never used, because it has {backends} and its fallback has below = {below}"
                 );
                 let help = format!("set below to {count} or less");
                 self.report.warning(&fallback.place, (message, help));

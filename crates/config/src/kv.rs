@@ -486,4 +486,4 @@ const LENGTH: &str = "\"length\" is the number of bytes of a key, from 1 to 250"
 const CLIENTS: Expected =
     Expected::new("a list of prefixes or addresses of clients").example("[\"198.51.100.0/24\"]");
 const ROUTES: Expected = Expected::new("a list of routes").example("[{ key = \"user:1\", pool = \"NAME\" }]");
-const KEY: Expected = Expected::new("a text of 1 to 250 bytes").example("\"user:1\"");
+const KEY: Expected = Expected::new("a string of 1 to 250 bytes").example("\"user:1\"");

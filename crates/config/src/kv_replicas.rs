@@ -1,4 +1,7 @@
 //! The table `kv.replicas` of a pool, which makes the pool store each key on several backends.
+//!
+//! The module `replicas` checks that this setting can be combined with other keys. The crate
+//! `forwarder` chooses the backends, and the crate `kv-switch` combines their replies.
 
 use config_text::Node;
 use serde::Serialize;

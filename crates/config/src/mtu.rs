@@ -1,5 +1,8 @@
 //! `[cluster.mtu]`: the maximum length of client packets, and the MTU of the links from the
 //! machines to backends, peers and remote clusters.
+//!
+//! This module reads the section, and warns about outer packets that are longer than the MTU. The
+//! command `sluicegate doctor` compares the values with the interfaces and routes on a machine.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

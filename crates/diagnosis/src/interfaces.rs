@@ -49,7 +49,7 @@ fn xdp(interface: &Interface, hardware: &Hardware) -> Option<Finding> {
         );
     }
     if support.native == Some(true) && support.redirect == Some(false) {
-        let what = format!("driver {driver} of {name} supports XDP, but not redirecting packets");
+        let what = format!("driver {driver} of {name} supports XDP, but cannot redirect packets");
         let why = "packets cannot reach an AF_XDP socket";
         return Some(
             Finding::error("xdp-no-redirect", what, why).hint("install a newer kernel, or use another NIC"),

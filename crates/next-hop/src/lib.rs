@@ -102,7 +102,7 @@ pub enum Unresolved {
     /// write.
     #[error("the route uses an encapsulation that only the kernel can write")]
     Encapsulated,
-    /// The interface is gone, down or without carrier.
+    /// The interface no longer exists, is down or has no carrier.
     #[error("interface {interface} is down or has no carrier")]
     LinkDown {
         /// The index of the interface.

@@ -133,6 +133,9 @@ impl ExpectForm {
 }
 
 impl Expect {
+    /// Builds the automaton of an expectation.
+    ///
+    /// # Errors
     /// Returns an error if the regular expression is invalid or its automaton is too large.
     pub fn new(form: ExpectForm) -> Result<Self, String> {
         let pattern = match &form {
@@ -273,7 +276,7 @@ const MAX_BYTES: usize = 1_024;
 /// 2 MiB. Building it may need 8 times as much.
 const MAX_AUTOMATON_BYTES: usize = 4 << 20;
 const TOO_LARGE: &str = "its automaton exceeds 4 MiB; use ^, or * instead of a counted repetition";
-const TEXT: Expected = Expected::new("a text of 1 to 1024 bytes").example("\"PING\\r\\n\"");
+const TEXT: Expected = Expected::new("a string of 1 to 1024 bytes").example("\"PING\\r\\n\"");
 const HEX: Expected = Expected::new("1 to 1024 bytes as pairs of hexadecimal digits").example("\"ff 00 1b\"");
 const REGEX: Expected = Expected::new("a regular expression of 1 to 1024 bytes").example("\"^220 .*ESMTP\"");
 const REGEX_HELP: &str = "the syntax is that of the Rust crate regex, without Unicode classes";

@@ -445,7 +445,7 @@ const STATUS: Expected =
     Expected::new("a list of status codes and ranges from 100 to 599").example("[200, \"301-302\"]");
 const STATUS_CODE: Expected =
     Expected::new("a status code from 100 to 599, or a range of them").example("\"301-302\"");
-const BODY: Expected = Expected::new("a text of 1 to 1024 bytes").example("\"ok\"");
+const BODY: Expected = Expected::new("a string of 1 to 1024 bytes").example("\"ok\"");
 const SERVICE: Expected =
     Expected::new("a service name of at most 255 ASCII characters, or \"\"").example("\"shop.Cart\"");
 const NAME: Expected = Expected::new("a domain name of at most 253 characters in labels of 1 to 63")

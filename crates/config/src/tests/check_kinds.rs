@@ -26,7 +26,7 @@ fn http_checks_are_checked() {
                 ),
                 (
                     "http.body_contains",
-                    "\"body_contains\" must be a text of 1 to 1024 bytes, got \"\"",
+                    "\"body_contains\" must be a string of 1 to 1024 bytes, got \"\"",
                     "for example \"ok\"",
                 ),
             ],
@@ -316,7 +316,7 @@ fn payloads_and_expectations_are_checked() {
             &[
                 (
                     "tcp.send",
-                    "\"send\" must be a text of 1 to 1024 bytes, got \"\"",
+                    "\"send\" must be a string of 1 to 1024 bytes, got \"\"",
                     "for example \"PING\\r\\n\"",
                 ),
                 (

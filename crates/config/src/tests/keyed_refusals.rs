@@ -185,7 +185,7 @@ fn wrong_keys_are_named() {
         (
             "\"memcached\"",
             "\"memcached\", routes = [{ key = \"\", pool = \"q\" }]",
-            "pool.p.kv.routes[0].key: \"key\" must be a text of 1 to 250 bytes, got \"\"; help: for example \"user:1\"",
+            "pool.p.kv.routes[0].key: \"key\" must be a string of 1 to 250 bytes, got \"\"; help: for example \"user:1\"",
         ),
         (
             "\"memcached\"",

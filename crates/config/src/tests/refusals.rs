@@ -86,7 +86,7 @@ fn keys_are_checked() {
                     1,
                     "cluster.hash_key_file",
                     "[cluster] needs a \"hash_key_file\" key",
-                    "\"hash_key_file\" is a file with 32 hex digits, equal on all machines, for example hash_key_file = \"secrets/hash.key\"",
+                    "\"hash_key_file\" is a file with 32 hex digits, the same on all machines, for example hash_key_file = \"secrets/hash.key\"",
                 ),
                 (
                     3,
