@@ -130,9 +130,9 @@ impl Index {
         pool.slots.iter().filter(serves).count()
     }
 
-    /// Returns the pool that is currently used for the configured pool `view`. This is the fallback
-    /// pool if the fallback is active and has a serving backend. Otherwise, it is the configured
-    /// pool itself.
+    /// Returns the pool that is currently used for the configured pool `view`. The fallback pool is
+    /// used if the fallback is active and has a serving backend. Otherwise, the configured pool
+    /// itself is used.
     #[must_use]
     pub fn serving_pool(
         &self,

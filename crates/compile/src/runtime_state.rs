@@ -58,8 +58,8 @@ pub struct RuntimeState {
     /// The advice of the agents on the backends. Pool members without an entry have their full
     /// weight.
     pub advice: HashMap<SlotKey, Advice>,
-    /// Servers in keyed pools that were unavailable. These servers must be flushed before they
-    /// receive requests again.
+    /// The servers of keyed pools that were unavailable and must be flushed before they receive
+    /// requests again.
     pub flushing: HashSet<SlotKey>,
 }
 

@@ -46,8 +46,8 @@ impl Gone {
 pub(crate) struct Ages {
     /// The time from the removal until the slot is free.
     pub(crate) drain: Duration,
-    /// The time that a slot must be free before its number can be reused. This is the longest
-    /// lifetime of a connection table entry.
+    /// The time that a slot must be free before its number can be reused: the longest lifetime of a
+    /// connection table entry.
     pub(crate) keep: Duration,
 }
 

@@ -48,10 +48,10 @@ pub struct Member {
     /// of pools are multiplied, and the products are added. A backend with weight 0 receives no new
     /// flows.
     pub weight: u32,
-    /// The health checks that must all pass, sorted by name, at most 64. These are the checks of
-    /// the pool that lists the backend, and of all pools that contain it. Without checks, the
-    /// backend is always considered up. A backend that only one pool lists has the same checks in
-    /// all pools.
+    /// The health checks that must all pass, sorted by name, at most 64. The list contains the
+    /// checks of the pool that lists the backend, and of all pools that contain this pool. Without
+    /// checks, the backend is always considered up. A backend that only one pool lists has the same
+    /// checks in all pools.
     #[serde(serialize_with = "check_names")]
     pub checks: Arc<[Arc<Check>]>,
 }

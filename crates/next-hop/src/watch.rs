@@ -2,8 +2,8 @@
 //! neighbors up to date.
 //!
 //! The module reads the routes, links and neighbors again after each notification that could affect
-//! a next hop. It therefore does not need to interpret notifications in detail. A lost notification
-//! delays an update by at most [`QUIET_PERIOD`].
+//! a next hop. The module therefore does not need to interpret notifications in detail. A lost
+//! notification delays an update by at most [`QUIET_PERIOD`].
 //!
 //! See rtnetlink(7), and Linux `net/core/neighbour.c` for the neighbor states.
 

@@ -35,9 +35,9 @@ pub struct Counts {
     /// The number of times that a flow moved to a different machine because the next hops of
     /// routers changed.
     pub moved: u64,
-    /// The number of broken flows. A flow breaks if one of its packets reaches no backend. It also
-    /// breaks if a packet reaches a different backend than its first packet, even though the first
-    /// backend is up.
+    /// The number of broken flows. A flow breaks if one of its packets reaches no backend. A flow
+    /// also breaks if a packet reaches a different backend than the first packet of the flow, even
+    /// though the first backend is up.
     pub broken: u64,
     /// The number of flows whose backend failed, or was already down when the flow began.
     pub lost: u64,

@@ -144,7 +144,7 @@ impl Expect {
             ExpectForm::Regex(pattern) => pattern.to_string(),
         };
         let bytes = syntax::Config::new().unicode(false).utf8(false).nest_limit(64);
-        // The text of a syntax error has several lines. The last one is the reason.
+        // The text of a syntax error has several lines, and the last line contains the reason.
         let reason = |text: String| text.lines().last().unwrap_or_default().replace("error: ", "");
         let hir = syntax::parse_with(&pattern, &bytes).map_err(|error| reason(error.to_string()))?;
         let program = NFA::config().utf8(false).nfa_size_limit(Some(MAX_AUTOMATON_BYTES));
