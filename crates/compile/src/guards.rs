@@ -5,7 +5,7 @@
 //! across generations.
 //!
 //! Invariant: a VIP keeps its guard number while the VIP has limits. Packet threads store token
-//! buckets by guard number, so a reload does not refill them. New VIPs get the smallest free
+//! buckets by guard number, so a reload does not refill the buckets. New VIPs get the smallest free
 //! numbers.
 
 use std::collections::{BTreeSet, HashMap};

@@ -12,7 +12,7 @@ use std::time::Duration;
 use forwarder::{Prefix, Slot, SlotState, Snapshot};
 
 /// The learned MTUs. Each path has at most one learned MTU, so memory use is bounded by the number
-/// of paths, however many errors are reported.
+/// of paths, regardless of the number of reported errors.
 #[derive(Clone, Debug, Default)]
 pub struct PathMtus {
     learned: HashMap<Prefix, Learned>,

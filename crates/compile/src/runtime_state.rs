@@ -2,9 +2,9 @@
 //! advice of agents and active fallbacks.
 //!
 //! The controller updates [`RuntimeState`]. The compiler reads the state and the weight of each
-//! pool member (one backend in one leaf pool) from it. In the default value, every backend serves
-//! with its configured weight. The commands `config check`, `where` and `replay` use this default
-//! value.
+//! pool member (one backend in one leaf pool) from this runtime state. In the default value, every
+//! backend serves with its configured weight. The commands `config check`, `where` and `replay` use
+//! this default value.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;

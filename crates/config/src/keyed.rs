@@ -69,8 +69,7 @@ fn servers(sections: &Sections<'_>, flattened: &[Arc<Pool>], name: &str) -> usiz
     names.len()
 }
 
-/// Rejects agent checks, slow start and fallback, which would move keys from one backend to
-/// another.
+/// Rejects agent checks, slow start and fallback, which would move keys to different backends.
 fn moves_keys(sections: &Sections<'_>, pool: &PoolDraft) {
     let refuse = |place, key: &str| {
         let message = format!("a keyed pool cannot have {key}");

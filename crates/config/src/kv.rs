@@ -25,7 +25,7 @@ pub struct Kv {
     /// The protocol of the requests. The protocol determines the position of the key in a request.
     /// Required.
     pub protocol: KvProtocol,
-    /// The clients that may send requests, at least one prefix. Requests from other clients are
+    /// One or more prefixes of clients that may send requests. Requests from other clients are
     /// dropped.
     #[serde(serialize_with = "canonical::set")]
     pub clients: Vec<Prefix>,
@@ -41,10 +41,10 @@ pub struct Kv {
     /// The destination of a request while the backend that stores its key is down. Default:
     /// [`Failover::Next`].
     pub failover: Failover,
-    /// The maximum lifetime of a value that is stored on another backend during failover, in whole
-    /// seconds. If `None`, the lifetime requested by the client applies. Default: 10 s. The value
-    /// is `None` with [`Failover::Nowhere`], and for protocols other than memcached, whose expiry
-    /// times are not parsed.
+    /// The maximum lifetime of a value that is stored on a different backend during failover, in
+    /// whole seconds. If `None`, the lifetime requested by the client applies. Default: 10 s. The
+    /// value is `None` with [`Failover::Nowhere`], and for protocols other than memcached, whose
+    /// expiry times are not parsed.
     #[serde(serialize_with = "canonical::some_span")]
     pub failover_ttl: Option<Duration>,
     /// The maximum number of keys in a request: 1 to 32. Default: 32.
@@ -413,7 +413,7 @@ fn read_route(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<KvRoute>
     Some(KvRoute { keys: keys?, pool: pool?.value })
 }
 
-/// Reads the failover target, and the maximum lifetime of values stored there.
+/// Reads the failover target, and the maximum lifetime of values that are stored on this target.
 fn read_failover(
     node: &Node<'_>,
     protocol: Option<KvProtocol>,

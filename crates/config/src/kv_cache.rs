@@ -14,7 +14,7 @@ use super::canonical;
 /// The settings of the cache for hot values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KvCache {
-    /// The memory for cached values in bytes. All packet threads share it. Required.
+    /// The memory for cached values in bytes. All packet threads share this memory. Required.
     pub memory: u64,
     /// The time for which a cached value is valid. A client never receives a value that is older
     /// than this time plus one round trip to the server. Default: 10 ms.

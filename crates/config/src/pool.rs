@@ -71,7 +71,7 @@ pub struct Pool {
     /// The name of the pool.
     pub name: Arc<str>,
     pub(super) shard: Option<Arc<str>>,
-    /// The backends, at least one, sorted by name and without duplicates.
+    /// One or more backends, sorted by name and without duplicates.
     #[serde(rename = "backends")]
     pub members: Vec<Member>,
     /// The fallback pool, which takes over while too few backends of this pool are up.

@@ -20,7 +20,7 @@ use super::address::AddressNode;
 pub struct PrefixGroup {
     /// The name of the group.
     pub name: Arc<str>,
-    /// The prefixes in the order of the file, at least one. A prefix belongs to at most one group.
+    /// One or more prefixes, in the order of the file. A prefix belongs to at most one group.
     #[serde(serialize_with = "in_group")]
     pub prefixes: Vec<Prefix>,
 }

@@ -68,7 +68,7 @@ pub struct SecretError {
 /// The kind of a [`SecretError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The file does not exist. The help line explains how to create it.
+    /// The file does not exist. The help line explains how to create the file.
     Missing,
     /// The content of the file is invalid.
     Content,

@@ -40,7 +40,7 @@ pub struct Vip {
     /// suffix if `group` is `Some`.
     #[serde(serialize_with = "canonical::set")]
     pub suffixes: Vec<Suffix>,
-    /// The services in the order of the file, at least one.
+    /// One or more services, in the order of the file.
     #[serde(serialize_with = "by_ports")]
     pub services: Vec<Service>,
     /// The access lists and rate limits. Default: all clients, without limits.

@@ -94,9 +94,9 @@ fn queue_without_socket(facts: &Facts, interface: &Interface, hardware: &Hardwar
 }
 
 /// Reports a reverse-path filter that drops replies to health checks. A strict filter drops a
-/// packet if the route to its source address uses another interface. A loose filter drops a packet
-/// if there is no route to its source address. Replies to health checks through the tunnel have the
-/// VIP as their source address.
+/// packet if the route to the source address uses a different interface. A loose filter drops a
+/// packet if there is no route to its source address. Replies to health checks through the tunnel
+/// have the VIP as their source address.
 fn rp_filter(facts: &Facts, nic: &Nic, interface: &Interface) -> Option<Finding> {
     let mode = nic.rp_filter?;
     let vips: Vec<&VipFact> = facts.vips.iter().filter(|vip| vip.address.is_ipv4()).collect();

@@ -47,7 +47,7 @@ fn local_vip(vip: &VipFact) -> Option<Finding> {
 
 /// Reports a VIP in a subnet of this machine. Other hosts of the subnet look for the VIP by ARP or
 /// neighbor discovery, to which the load balancer does not reply. A router with a BGP route to the
-/// VIP does not look for it.
+/// VIP does not look for the VIP on the link.
 fn vip_in_subnet(facts: &Facts, vip: &VipFact) -> Option<Finding> {
     if vip.local.is_some() {
         return None; // a separate finding reports a local VIP, which must be fixed first

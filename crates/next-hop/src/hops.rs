@@ -48,7 +48,7 @@ impl Hops {
         self.first
     }
 
-    /// Returns all hops of a multipath route, including those that cannot be used now. The slice is
+    /// Returns all hops of a multipath route, including hops that cannot be used now. The slice is
     /// empty if the route has a single hop.
     #[must_use]
     pub fn several(&self) -> &[Hop] {

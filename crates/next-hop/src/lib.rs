@@ -143,7 +143,7 @@ pub enum Unresolved {
         neighbour: IpAddr,
     },
     /// Health checks of the destination fail through this hop of a multipath route, and pass
-    /// through another one.
+    /// through a different hop.
     #[error("health checks through {neighbour} on interface {interface} fail")]
     ChecksFail {
         /// The index of the interface.

@@ -59,7 +59,7 @@ impl Watch {
     }
 
     /// Calls `on_change` with the first table and with each table that differs from the previous
-    /// one, until `stop` is ready.
+    /// table, until `stop` is ready.
     ///
     /// A kernel notification or a change of `wanted` is handled after at least 50 ms, so that a
     /// burst of changes is handled only once. The delay after a kernel notification is at most a

@@ -141,8 +141,7 @@ pub struct HttpCheck {
     /// Other headers, sorted by name. Default: none.
     #[serde(serialize_with = "canonical::sealed_values")]
     pub headers: Vec<(Arc<str>, Arc<str>)>,
-    /// The accepted status codes, at least one: ascending ranges from 100 to 599 that do not
-    /// overlap.
+    /// The accepted status codes: one or more ascending ranges from 100 to 599 that do not overlap.
     #[serde(serialize_with = "canonical::ranges")]
     pub status: Vec<RangeInclusive<u16>>,
     /// A string that must occur in the first 64 KiB of the body. Default: none.
