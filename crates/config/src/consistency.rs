@@ -44,7 +44,8 @@ impl Sections<'_> {
         super::idle_keys::check(self);
         if self.vips.is_empty() {
             let help = "add a section [vip.NAME] for each VIP";
-            self.report.warning(&Place::top("vip"), ("no VIP is configured, so no traffic is served", help));
+            self.report
+                .warning(&Place::top("vip"), ("no VIP is configured, so no packets are forwarded", help));
         }
         self.sizes(flattened);
     }
@@ -175,7 +176,8 @@ impl Sections<'_> {
         let first_is_later = one.service.place.offset > other.service.place.offset;
         let (first, second) = if first_is_later { (other, one) } else { (one, other) };
         let ports = if any { ", all ports,".to_owned() } else { format!(" port {}", show(&second.ports)) };
-        let message = format!("{address} {}{ports} is already in another service", second.service.protocol);
+        let message =
+            format!("{address} {}{ports} already belongs to another service", second.service.protocol);
         let first = self.report.name(&first.service.place, &second.service.place);
         self.report.error(&second.service.place, (message, format!("the other service is {first}")));
     }

@@ -35,7 +35,7 @@ impl Sections<'_> {
             total = total.saturating_add(members.len());
             if total > MAX_MEMBERS {
                 let message = format!("all pools together have more than {MAX_MEMBERS} backends");
-                let help = "a backend counts once for each pool that contains it";
+                let help = "a backend is counted once for each pool that contains it";
                 self.report.error(&self.pools[name].place, (message, help));
                 return Vec::new();
             }

@@ -481,8 +481,8 @@ const MAX_START: u16 = 1_400;
 const MAX_ROUTES: usize = 65_536;
 const PROTOCOLS: Expected =
     Expected::new("one of \"memcached\", \"header\" and \"offset\"").example("\"memcached\"");
-const ID: &str = "\"id\" is the number of the application, from 0 to 255";
-const LENGTH: &str = "\"length\" is the number of bytes of a key, from 1 to 250";
+const ID: &str = "\"id\" is the application id, from 0 to 255";
+const LENGTH: &str = "\"length\" is the length of a key in bytes, from 1 to 250";
 const CLIENTS: Expected =
     Expected::new("a list of prefixes or addresses of clients").example("[\"198.51.100.0/24\"]");
 const ROUTES: Expected = Expected::new("a list of routes").example("[{ key = \"user:1\", pool = \"NAME\" }]");

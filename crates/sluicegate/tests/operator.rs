@@ -465,8 +465,9 @@ fn start_log_has_no_escape_sequences() {
     assert!(!text.contains('\x1b'), "{text:?}");
     assert!(
         text.contains("WARN")
-            && text
-                .contains("pool \"p\" is never used, because it has 1 backend and its fallback has below = 9"),
+            && text.contains(
+                "pool \"p\" is never used, because it has 1 backend and its fallback has below = 9"
+            ),
         "{text}"
     );
     assert!(!text.contains("warning:"), "the severity is printed twice: {text}");

@@ -241,7 +241,7 @@ fn only_one<'k, 'n, const N: usize>(nodes: [(&'k str, Option<Node<'n>>); N]) -> 
     let mut found = nodes.into_iter().filter_map(|(key, node)| Some((key, node?)));
     let first = found.next()?;
     for (_, node) in found {
-        let message = format!("{} and {} exclude each other", first.1.label(), node.label());
+        let message = format!("{} and {} cannot be combined", first.1.label(), node.label());
         node.refuse((message, "keep one of them"));
     }
     Some(first)

@@ -344,10 +344,10 @@ fn payloads_and_expectations_are_checked() {
         (
             "tcp = { port = 1, send = \"x\", send_hex = \"00\", expect = \"x\", expect_regex = \"x\" }",
             &[
-                ("tcp.send_hex", "\"send\" and \"send_hex\" exclude each other", "keep one of them"),
+                ("tcp.send_hex", "\"send\" and \"send_hex\" cannot be combined", "keep one of them"),
                 (
                     "tcp.expect_regex",
-                    "\"expect\" and \"expect_regex\" exclude each other",
+                    "\"expect\" and \"expect_regex\" cannot be combined",
                     "keep one of them",
                 ),
             ],

@@ -40,7 +40,7 @@ fn wrong_keys_are_named() {
         (
             "\"memcached\"",
             "\"offset\"",
-            "pool.p.kv.length: [pool.p.kv] needs a \"length\" key; help: \"length\" is the number of bytes of a key, from 1 to 250",
+            "pool.p.kv.length: [pool.p.kv] needs a \"length\" key; help: \"length\" is the length of a key in bytes, from 1 to 250",
         ),
         (
             "\"memcached\"",

@@ -168,7 +168,7 @@ fn an_empty_file_lacks_its_sections() {
         [
             "etc/a.toml:1:1: cluster: missing section [cluster]; help: add a section [cluster] with name and hash_key_file",
             "etc/a.toml:1:1: machine: missing section [machine.NAME]; help: add a section [machine.NAME] for each machine",
-            "etc/a.toml:1:1: warning: vip: no VIP is configured, so no traffic is served; help: add a section [vip.NAME] for each VIP",
+            "etc/a.toml:1:1: warning: vip: no VIP is configured, so no packets are forwarded; help: add a section [vip.NAME] for each VIP",
         ]
     );
 }
