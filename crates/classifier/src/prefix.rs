@@ -3,7 +3,7 @@
 //!
 //! Bits outside the length are always zero, so two prefixes are equal if they contain the same
 //! addresses. The crate `ipnet` is not used because its networks may have bits set after the prefix
-//! length, and because it has no suffixes. The crate `bgp` has its own prefix type, because it
+//! length, and because it has no suffixes. The crate `bgp` has its own prefix type, because `bgp`
 //! depends on no other crate.
 //!
 //! See §4.2 of Eisenbud et al., *Maglev*, NSDI 2016.

@@ -111,7 +111,8 @@ impl RuntimeState {
         }
     }
 
-    /// Returns `true` if the agent of a pool member has requested that it gets no new flows.
+    /// Returns `true` if the agent of a pool member has requested that the pool member gets no new
+    /// flows.
     #[must_use]
     pub fn drains(&self, key: &SlotKey) -> bool {
         self.advice.get(key).is_some_and(|advice| advice.drains)

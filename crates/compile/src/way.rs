@@ -74,7 +74,7 @@ pub fn check_hops(
 struct Ways<'a> {
     taggings: Vec<Tagging>,
     next_hops: &'a next_hop::Table,
-    /// The hop table of each set of hops, with their weights.
+    /// The hop table for each list of hops and weights.
     tables: HashMap<Vec<(u64, u16)>, HopTable>,
 }
 

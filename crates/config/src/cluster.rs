@@ -113,8 +113,8 @@ pub struct FlowTimeouts {
     #[serde(serialize_with = "canonical::span")]
     pub new: Duration,
     /// The timeout of an established TCP flow: 10 s to 24 h. Default: 15 min. A flow is established
-    /// once packets have arrived in eight different quarter-second intervals. Before that, the
-    /// timeout is one eighth of this value.
+    /// once packets have arrived in eight different quarter-second intervals. Until a flow is
+    /// established, its timeout is one eighth of this value.
     #[serde(serialize_with = "canonical::span")]
     pub established: Duration,
     /// The timeout of a TCP flow after a FIN or RST: 1 s to 10 min. Default: 10 s.

@@ -99,7 +99,7 @@ pub struct Fragments {
 }
 
 /// The kernel interface through which frames are received and sent.
-// `datapath` has its own type, because it does not depend on this crate. The type is not in
+// `datapath` has its own type, because `datapath` does not depend on this crate. The type is not in
 // `forwarder`, on which both crates depend, because `forwarder` does not use sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
