@@ -29,7 +29,7 @@ pub struct Source {
     stamp: Option<Stamp>,
 }
 
-/// The size and modification time of a file, from which a change of the content is detected.
+/// The size and modification time of a file, which show whether the content may have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     bytes: u64,
