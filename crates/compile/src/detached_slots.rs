@@ -18,8 +18,8 @@ use crate::Index;
 use crate::keys::PoolView;
 use crate::slots::Ages;
 
-/// The slots of each service: the slots that it may choose, and the slots that it no longer chooses
-/// but that still have some of its flows.
+/// The slots of each service: the slots that the service may choose, and the slots that the service
+/// no longer chooses but that still have some of its flows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DetachedSlots {
     within: HashMap<Entry, Arc<BTreeSet<SlotId>>>,
