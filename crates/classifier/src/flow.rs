@@ -126,7 +126,7 @@ impl HashKey {
         Self(bytes)
     }
 
-    /// Derives a secret for another purpose. `label` identifies the purpose. The derived secret
+    /// Derives a secret for a different purpose. `label` identifies the purpose. The derived secret
     /// does not reveal this key.
     pub fn derive(&self, label: &[u8]) -> [u8; 16] {
         SipHasher24::new_with_key(&self.0).hash(label).as_bytes()

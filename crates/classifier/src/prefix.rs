@@ -1,9 +1,9 @@
 //! Prefixes and suffixes of addresses. In a prefix group, the prefix of an address identifies the
 //! cluster, and the suffix identifies a VIP that every cluster serves.
 //!
-//! Bits outside the length are always zero, so two prefixes that contain the same addresses compare
-//! as equal. The crate `ipnet` is not used because its networks may have bits set after the prefix
-//! length, and because it has no suffixes. The crate `bgp` has its own prefix type, because it
+//! Bits outside the length are always zero, so two prefixes are equal if they contain the same
+//! addresses. The crate `ipnet` is not used because its networks may have bits set after the prefix
+//! length, and because it has no suffixes. The crate `bgp` has its own prefix type, because `bgp`
 //! depends on no other crate.
 //!
 //! See §4.2 of Eisenbud et al., *Maglev*, NSDI 2016.

@@ -1,4 +1,4 @@
-//! Drains a service's flows on slots that only other services still use.
+//! Drains the flows of a service on slots that the service no longer uses, but other services do.
 //!
 //! A reload can move a service to other backends. If no service uses a slot any longer, the module
 //! `slots` drains it. If other services still use the slot, only the flows of the moved service
@@ -18,8 +18,8 @@ use crate::Index;
 use crate::keys::PoolView;
 use crate::slots::Ages;
 
-/// The slots of each service: the slots that it may choose, and the slots that it no longer chooses
-/// but that still have some of its flows.
+/// The slots of each service: the slots that the service may choose, and the slots that the service
+/// no longer chooses but that still have some of its flows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DetachedSlots {
     within: HashMap<Entry, Arc<BTreeSet<SlotId>>>,

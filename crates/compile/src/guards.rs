@@ -5,7 +5,7 @@
 //! across generations.
 //!
 //! Invariant: a VIP keeps its guard number while the VIP has limits. Packet threads store token
-//! buckets by guard number, so a reload does not refill them. New VIPs get the smallest free
+//! buckets by guard number, so a reload does not refill the buckets. New VIPs get the smallest free
 //! numbers.
 
 use std::collections::{BTreeSet, HashMap};
@@ -28,8 +28,9 @@ pub(crate) struct Guards {
 impl Guards {
     /// Returns the guards of the next generation, built for `vips`.
     ///
-    /// # Cost Linear in the total length of all lists. A prefix set is built only if `self` does
-    /// not contain an identical set.
+    /// # Cost
+    /// Linear in the total length of all lists. A prefix set is built only if `self` does not
+    /// contain an identical set.
     pub(crate) fn after<'a>(&self, vips: impl Iterator<Item = &'a Vip>) -> Self {
         let guarded: Vec<&Vip> = vips.filter(|vip| vip.guard != config::Guard::default()).collect();
         let mut next = Self { numbers: self.numbers_of(&guarded), ..Self::default() };

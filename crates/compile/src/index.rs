@@ -144,9 +144,9 @@ impl Index {
         pool.slots.iter().filter(serves).count()
     }
 
-    /// Returns the pool that is currently used for the configured pool `view`. This is the fallback
-    /// pool if the fallback is active and has a serving backend. Otherwise, it is the configured
-    /// pool itself.
+    /// Returns the pool that is currently used for the configured pool `view`. The fallback pool is
+    /// used if the fallback is active and has a serving backend. Otherwise, the configured pool
+    /// itself is used.
     #[must_use]
     pub fn serving_pool(
         &self,
@@ -168,7 +168,7 @@ impl Index {
     }
 
     /// Iterates over a pool view and its chain of fallback pools. The crate `config` rejects
-    /// cycles, and `take` would end the iteration even if there were one.
+    /// cycles, and `take` would end the iteration even if there were a cycle.
     fn chain<'a>(&'a self, view: &PoolView) -> impl Iterator<Item = (&'a PoolView, &'a InReach)> + use<'a> {
         let next =
             |(_, entry): &(&PoolView, &'a InReach)| self.pools.get_key_value(&entry.fallback.as_ref()?.1);

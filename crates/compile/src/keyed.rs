@@ -114,8 +114,8 @@ fn placement(
 }
 
 /// Returns `true` if the forwarder must know the owner of a key even while the owner is not
-/// serving. This is required if other backends never serve the key, or serve it only for a limited
-/// time.
+/// serving. The owner must be known if other backends never serve the key, or serve it only for a
+/// limited time.
 fn knows_owners(kv: &Kv) -> bool {
     kv.failover != Failover::Next || kv.failover_ttl.is_some() || kv.replicas.is_some()
 }

@@ -125,7 +125,7 @@ pub struct CompileInput<'a> {
     /// Health states, overrides and other state that is not part of the configuration.
     pub runtime_state: &'a RuntimeState,
     /// The current state of each slot, indexed by slot number. The slot of a removed backend drains
-    /// only if the slot could receive packets until then.
+    /// only if the slot could receive packets before the removal.
     pub states: &'a [SlotState],
     /// The current time of the monotonic clock, which measures drain times and the delay before
     /// slot numbers are reused.

@@ -18,8 +18,8 @@ use crate::slots::Slots;
 pub struct Numbers {
     /// The slot numbers of the configured pool members.
     pub slots: Vec<(SlotKey, SlotId)>,
-    /// The exclusive upper bound of all slot numbers that were ever allocated, including those of
-    /// removed backends.
+    /// The exclusive upper bound of all slot numbers that were ever allocated, including the
+    /// numbers of removed backends.
     pub slots_below: u32,
     /// The service numbers by service name.
     pub services: BTreeMap<String, ServiceId>,

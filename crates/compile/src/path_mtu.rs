@@ -12,12 +12,11 @@ use std::time::Duration;
 use forwarder::{Prefix, Slot, SlotState, Snapshot};
 
 /// The learned MTUs. Each path has at most one learned MTU, so memory use is bounded by the number
-/// of paths, however many errors are reported.
+/// of paths, regardless of the number of reported errors.
 #[derive(Clone, Debug, Default)]
 pub struct PathMtus {
     learned: HashMap<Prefix, Learned>,
-    /// The paths to single addresses, sorted by address. These are the addresses of slots that may
-    /// receive packets.
+    /// The paths to the addresses of all slots that may receive packets, sorted by address.
     hosts: Vec<Prefix>,
     /// The paths to other clusters. Each path covers a whole prefix, so the number of paths does
     /// not grow with the number of VIPs.
@@ -69,8 +68,8 @@ impl PathMtus {
     /// configured minimum MTU of the core network is also ignored, because anyone can send forged
     /// ICMP errors. The path to another cluster gets the smallest MTU that was reported for an
     /// address of the cluster. If a report contains a larger MTU than the known MTU, the report is
-    /// old or belongs to a different path. It therefore does not extend the lifetime of the known
-    /// MTU.
+    /// old or belongs to a different path. Such a report therefore does not extend the lifetime of
+    /// the known MTU.
     pub fn learn(&mut self, destination: IpAddr, mtu: u16, now: Duration) -> bool {
         if self.core.is_some_and(|core| u32::from(mtu) < core) {
             return false;

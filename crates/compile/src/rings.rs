@@ -39,8 +39,8 @@ impl Rings {
         Self { before: HashMap::new(), ..self }
     }
 
-    /// Returns two rings for the pool in `view`: a ring of all servers, and a ring of only those
-    /// servers that currently get requests.
+    /// Returns two rings for the pool in `view`: a ring of all servers, and a ring of the servers
+    /// that currently get requests.
     pub(crate) fn of(
         &mut self,
         config: &Config,

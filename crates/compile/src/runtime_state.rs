@@ -2,9 +2,9 @@
 //! advice of agents and active fallbacks.
 //!
 //! The controller updates [`RuntimeState`]. The compiler reads the state and the weight of each
-//! pool member (one backend in one leaf pool) from it. In the default value, every backend serves
-//! with its configured weight. The commands `config check`, `where` and `replay` use this default
-//! value.
+//! pool member (one backend in one leaf pool) from this runtime state. In the default value, every
+//! backend serves with its configured weight. The commands `config check`, `where` and `replay` use
+//! this default value.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -58,8 +58,8 @@ pub struct RuntimeState {
     /// The advice of the agents on the backends. Pool members without an entry have their full
     /// weight.
     pub advice: HashMap<SlotKey, Advice>,
-    /// Servers in keyed pools that were unavailable. These servers must be flushed before they
-    /// receive requests again.
+    /// The servers of keyed pools that were unavailable and must be flushed before they receive
+    /// requests again.
     pub flushing: HashSet<SlotKey>,
 }
 
@@ -111,7 +111,8 @@ impl RuntimeState {
         }
     }
 
-    /// Returns `true` if the agent of a pool member wants no new flows for it.
+    /// Returns `true` if the agent of a pool member has requested that the pool member gets no new
+    /// flows.
     #[must_use]
     pub fn drains(&self, key: &SlotKey) -> bool {
         self.advice.get(key).is_some_and(|advice| advice.drains)

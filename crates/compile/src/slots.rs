@@ -1,4 +1,4 @@
-//! Assigns a slot number to each membership, and keeps the numbers across reloads.
+//! Assigns a slot number to each pool member, and keeps the numbers across reloads.
 //!
 //! A membership is one backend in one leaf pool. If it is checked through VIPs, it has one slot for
 //! each address family of each VIP. When a membership is removed, its slot drains. After the drain
@@ -7,8 +7,8 @@
 //! when it was removed, its slot is free immediately. If it goes down while its slot drains, its
 //! flows move immediately.
 //!
-//! Invariant: a connection table entry that was written for one membership is never used for a
-//! different membership.
+//! Invariant: a connection table entry that was written for one pool member is never used for a
+//! different pool member.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,13 +22,13 @@ use crate::keys::SlotKey;
 pub(crate) struct Slots {
     numbers: HashMap<SlotKey, SlotId>,
     slots: Vec<Slot>,
-    /// The slots of memberships that are no longer configured.
+    /// The slots of pool members that are no longer configured.
     gone: HashMap<SlotId, Gone>,
     /// The slot numbers that can be reused, because no flow can refer to them.
     spare: Vec<SlotId>,
 }
 
-/// The phase of a removed membership's slot, and the time at which the phase began.
+/// The phase of a removed pool member's slot, and the time at which the phase began.
 #[derive(Clone, Copy, Debug)]
 enum Gone {
     Draining(Duration),
@@ -42,13 +42,13 @@ impl Gone {
     }
 }
 
-/// The durations of the two phases after a membership is removed.
+/// The durations of the two phases after a pool member is removed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ages {
     /// The time from the removal until the slot is free.
     pub(crate) drain: Duration,
-    /// The time that a slot must be free before its number can be reused. This is the longest
-    /// lifetime of a connection table entry.
+    /// The time that a slot must be free before its number can be reused: the longest lifetime of a
+    /// connection table entry.
     pub(crate) keep: Duration,
 }
 
@@ -56,9 +56,9 @@ pub(crate) struct Ages {
 #[derive(Debug)]
 pub(crate) struct Draft<'a> {
     before: &'a Slots,
-    /// The slots by number. An entry is `None` until a membership claims the number.
+    /// The slots by number. An entry is `None` until a pool member claims the number.
     claimed: Vec<Option<Slot>>,
-    /// The memberships that did not have a slot number before.
+    /// The pool members that did not have a slot number before.
     new: Vec<(SlotKey, SlotId)>,
     spare: Vec<SlotId>,
 }
@@ -100,8 +100,8 @@ impl Slots {
     }
 
     /// Creates slots with the slot numbers of the previous process. Each slot contains a
-    /// placeholder until this process compiles its configuration. If no membership claims a slot,
-    /// the slot becomes free. New memberships get numbers starting at `below`.
+    /// placeholder until this process compiles its configuration. If no pool member claims a slot,
+    /// the slot becomes free. New pool members get numbers starting at `below`.
     pub(crate) fn numbered(known: &[(SlotKey, SlotId)], below: u32) -> Self {
         let places = known.iter().map(|(_, id)| id.0 + 1).max().unwrap_or(0).max(below);
         Self {
@@ -111,13 +111,13 @@ impl Slots {
         }
     }
 
-    /// Returns the slot number of each configured membership.
+    /// Returns the slot number of each configured pool member.
     pub(crate) fn numbers(&self) -> Vec<(SlotKey, SlotId)> {
         let configured = self.numbers.iter().filter(|(_, id)| !self.gone.contains_key(id));
         configured.map(|(key, id)| (key.clone(), *id)).collect()
     }
 
-    /// Returns `true` if a removed membership is still draining.
+    /// Returns `true` if a removed pool member is still draining.
     pub(crate) fn has_draining(&self) -> bool {
         self.gone.values().any(|gone| matches!(gone, Gone::Draining(_)))
     }
@@ -128,8 +128,8 @@ impl Slots {
         Draft { before: self, claimed, new: Vec::new(), spare: self.spare.clone() }
     }
 
-    /// Frees the slots of removed memberships when their drain time has passed. Returns the numbers
-    /// of the freed slots.
+    /// Frees the slots of removed pool members when their drain time has passed. Returns the
+    /// numbers of the freed slots.
     pub(crate) fn advance(&mut self, now: Duration, ages: Ages) -> Vec<SlotId> {
         let mut freed = Vec::new();
         for (id, gone) in &mut self.gone {
@@ -150,9 +150,9 @@ impl Slots {
 }
 
 impl Draft<'_> {
-    /// Stores `slot` under the slot number of the membership. A membership keeps its previous
-    /// number, and a new membership gets a new number. This method must be called only once per
-    /// membership. Returns `None` if all numbers are in use.
+    /// Stores `slot` under the slot number of the pool member. A pool member keeps its previous
+    /// number, and a new pool member gets a new number. This method must be called only once per
+    /// pool member. Returns `None` if all numbers are in use.
     pub(crate) fn claim(&mut self, key: &SlotKey, slot: Slot) -> Option<SlotId> {
         let id = match self.before.numbers.get(key) {
             Some(known) => *known,
@@ -169,10 +169,10 @@ impl Draft<'_> {
     }
 
     /// Completes the next generation. `now` is the current time, and `was` returns the current
-    /// state of a slot whose membership was removed.
+    /// state of a slot whose pool member was removed.
     pub(crate) fn finish(self, now: Duration, ages: Ages, was: impl Fn(SlotId) -> SlotState) -> Slots {
         let Self { before, claimed, new, spare } = self;
-        // Most memberships keep their numbers, so cloning the map is cheaper than hashing all keys
+        // Most pool members keep their numbers, so cloning the map is cheaper than hashing all keys
         // again.
         let (numbers, gone) = (before.numbers.clone(), HashMap::new());
         let mut next = Slots { numbers, slots: Vec::with_capacity(claimed.len()), gone, spare };
@@ -253,13 +253,13 @@ mod tests {
         let heir = Slots::numbered(&slots.numbers(), 3);
         assert!(!heir.has_draining());
         let (heir, again) = reload(&heir, &[3, 4, 1], 0);
-        assert_eq!(again, [first[2], SlotId(3), first[0]], "number 2 belonged to another membership");
+        assert_eq!(again, [first[2], SlotId(3), first[0]], "number 2 belonged to another pool member");
         assert_eq!(heir.slots().len(), 4);
         let states = heir.states(|_| SlotState::Serving);
         let expected = [SlotState::Serving, SlotState::Free, SlotState::Serving, SlotState::Serving];
         assert_eq!(states, expected);
         assert!(heir.slots()[0].backend.starts_with("b1") && heir.slots()[2].backend.starts_with("b3"));
-        // No membership has the number 2, but flows may still refer to it.
+        // No pool member has the number 2, but flows may still refer to it.
         let heir = Slots::numbered(&[(key(1), SlotId(0))], 3);
         assert_eq!(reload(&heir, &[5, 1], 0).1, [SlotId(3), SlotId(0)]);
     }
@@ -324,7 +324,7 @@ mod tests {
                 let (next, ids) = reload(&slots, &names, now);
                 let mut seen = std::collections::HashSet::new();
                 for (name, id) in names.iter().zip(&ids) {
-                    prop_assert!(seen.insert(*id), "two memberships have one number");
+                    prop_assert!(seen.insert(*id), "two pool members have one number");
                     if let Some((owner, since)) = last.insert(*id, (*name, now)) {
                         prop_assert!(owner == *name || now - since >= 150, "{owner} then {name} after {}", now - since);
                     }

@@ -39,8 +39,8 @@ pub(crate) struct Tables {
 }
 
 impl TableKey {
-    /// Returns the key of a pool's current table. This table is built with the current weights of
-    /// the members in `view`.
+    /// Returns the key of a pool's current table. The current table is built with the current
+    /// weights of the members in `view`.
     pub(crate) fn of(config: &Config, view: &PoolView, pool: &Pool, runtime_state: &RuntimeState) -> Self {
         let weighed = |member: &Member| {
             let key = view.key(member);
@@ -77,7 +77,7 @@ impl TableKey {
     }
 
     /// Returns the key that identifies the Maglev table in which all members have their configured
-    /// weights. This table is the same on every machine.
+    /// weights. A table with configured weights is the same on every machine.
     pub(crate) fn of_all(config: &Config, pool: &Pool) -> Self {
         let members = pool.members.iter();
         let backends = members.map(|member| (Arc::clone(&member.backend.name), member.weight)).collect();

@@ -56,8 +56,8 @@ impl<'a> Views<'a> {
     }
 
     /// Returns the view of a pool for one address family of a VIP. A machine without an address of
-    /// that family cannot check backends through VIP addresses of that family. It then uses the
-    /// view for the other family.
+    /// that family cannot check backends through VIP addresses of that family. Such a machine uses
+    /// the view for the other family.
     #[must_use]
     pub fn of(&self, vip: &Vip, family: Family, pool: &Arc<str>) -> PoolView {
         let asks = |family: &Family| self.machine.addresses.iter().any(|own| Family::of(*own) == *family);

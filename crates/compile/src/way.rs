@@ -75,7 +75,7 @@ pub fn check_hops(
 struct Ways<'a> {
     taggings: Vec<Tagging>,
     next_hops: &'a next_hop::Table,
-    /// The hop table of each set of hops, with their weights.
+    /// The hop table for each list of hops and weights.
     tables: HashMap<Vec<(u64, u16)>, HopTable>,
 }
 
@@ -107,7 +107,8 @@ impl Ways<'_> {
         }
     }
 
-    /// Returns the spread over several hops, or `None` for at most one hop.
+    /// Returns the data for distributing packets over several hops, or `None` if there is at most
+    /// one hop.
     fn spread(&mut self, usable: &[(NeighbourKey, u16, Resolved)]) -> Option<Spread> {
         if usable.len() < 2 {
             return None;

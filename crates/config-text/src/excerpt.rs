@@ -4,8 +4,8 @@
 //! Lines with control characters are not printed, because they could manipulate the operator's
 //! terminal. Secrets are not printed either. Secrets are values that the program has marked as
 //! hidden, and text that looks like a key or a password. If a secret follows the wrong value on the
-//! same line, the line is cut before the secret. If it precedes the wrong value, the line is not
-//! printed.
+//! same line, the line is cut before the secret. If a secret precedes the wrong value, the line is
+//! not printed.
 
 use std::ops::Range;
 

@@ -3,7 +3,7 @@
 //!
 //! [`gather`] parses a first file and the files that it includes. The calling program then reads
 //! one key after another through [`Root`], [`Section`] and [`Node`], which return typed values with
-//! their [`Place`]s. Reading does not stop at an error. Errors are collected, and
+//! their [`Place`]s. An error does not stop the reading. Errors are collected, and
 //! [`Report::finish`] returns all [`Problems`] at the end. The crate does not define sections or
 //! keys; these are defined by the calling program.
 //!

@@ -8,7 +8,7 @@ use std::panic::resume_unwind;
 use std::thread::{available_parallelism, scope};
 
 /// Applies `work` to each item and returns the results in the order of the items. If `large` is
-/// `true`, the work is spread over one thread per processor. Otherwise it runs on the calling
+/// `true`, the work is spread over one thread per processor. Otherwise the work runs on the calling
 /// thread.
 pub fn map<T: Send, R: Send>(items: Vec<T>, large: bool, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     if !large {

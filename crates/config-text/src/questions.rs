@@ -11,7 +11,7 @@ use crate::field::Field;
 /// A type of value that the program accepts at a key path. The bounds of numbers are inclusive.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Asked {
-    /// `true` and `false`.
+    /// The values `true` and `false`.
     Boolean,
     /// The value `false` where a table is accepted too.
     False,
@@ -91,8 +91,8 @@ fn add(kinds: &mut BTreeSet<Asked>, asked: Asked) {
     };
     kinds.retain(|kind| match kind {
         Asked::Integer { least: other, most: another } => {
-            // An integer may be read first without a range and then with a range. In this case the
-            // range is kept.
+            // An integer may be read first without a range and then with a range. The range is kept
+            // in this case.
             let is_bounded = (least, most) != ANY && (*other, *another) != ANY;
             (least, most) = if is_bounded {
                 (least.min(*other), most.max(*another))

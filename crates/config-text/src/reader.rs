@@ -314,7 +314,7 @@ impl<'a> Node<'a> {
         self.report.ask(|| self.place.field.clone(), || Step::Ask(asked()));
     }
 
-    /// Returns the string, or `None` if the value has another type. Does not report a problem.
+    /// Returns the string, or `None` if the value is not a string. Does not report a problem.
     pub fn as_str(&self) -> Option<&'a str> {
         self.ask(|| Asked::Text);
         self.text()
@@ -327,7 +327,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Returns the integer, or `None` if the value has another type or exceeds the range of `i64`.
+    /// Returns the integer, or `None` if the value is not an integer or exceeds the range of `i64`.
     /// Does not report a problem.
     pub fn as_integer(&self) -> Option<i128> {
         self.ask(|| Asked::Integer { least: ANY.0, most: ANY.1 });

@@ -246,7 +246,7 @@ impl Report {
     }
 
     /// Returns the new name of a renamed key or value. For a key, `path` is the path of the table
-    /// that contains the key. For a value, it is the path of the key with this value.
+    /// that contains the key. For a value, `path` is the path of the key with this value.
     pub(crate) fn new_name(&self, path: &Field, old: &str) -> Option<&'static str> {
         let mut known = self.renamed.iter().filter(|renamed| renamed.old == old).peekable();
         known.peek()?;
@@ -297,7 +297,7 @@ impl Report {
 
     /// Returns a description of `place` for a message about a problem at `from`. The description
     /// contains the key path and the line of `place`. If `place` and `from` are in different files,
-    /// it also contains the file.
+    /// the description also contains the file.
     pub fn name(&self, place: &Place, from: &Place) -> String {
         let (line, _) = self.position(place.offset);
         let file = |place: &Place| self.file(place.offset);

@@ -145,8 +145,8 @@ impl<'t> Scan<'t> {
     }
 
     fn close(&mut self, opener: char) {
-        // A bracket without a partner must not cost a search through all open brackets. With a
-        // partner, the search visits only brackets that are then removed.
+        // A closing bracket without an open partner is skipped without a search. Otherwise the
+        // search visits only brackets that are then removed, so the total cost stays linear.
         if *self.count(opener) == 0 {
             return;
         }

@@ -1,8 +1,8 @@
 //! Counts the steps of the scanners in this crate, in tests only.
 //!
 //! Clients can send large texts with `config put`, so the cost of each scanner must be linear in
-//! the length of the text. Tests compare the numbers of steps for texts of different lengths, which
-//! are the same on every machine.
+//! the length of the text. Tests compare step counts for texts of different lengths. Unlike times,
+//! step counts are the same on every machine.
 
 use std::cell::Cell;
 

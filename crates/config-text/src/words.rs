@@ -20,7 +20,7 @@ pub fn count_of(number: usize, one: &str) -> String {
     count(number as u128, one)
 }
 
-/// Formats the first elements of a list and the number of the remaining ones: `a, b, c and 4 more`.
+/// Formats the first elements of a list and the number of remaining elements: `a, b, c and 4 more`.
 /// Returns `none` for an empty list.
 #[must_use]
 pub fn few<T: Display>(all: impl IntoIterator<Item = T>) -> String {

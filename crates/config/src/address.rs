@@ -217,7 +217,8 @@ pub(super) const SUFFIX: Expected =
 pub(super) const PREFIX: Expected = Expected::new("an IP prefix").example("\"198.51.100.0/24\"");
 
 /// Reserved ranges that an IPv6 prefix must not contain. Each range is represented by its first
-/// address. A prefix inside a reserved range is detected by its own first address.
+/// address. A prefix that starts inside a reserved range is rejected because of its own first
+/// address.
 const RESERVED: &[(Ipv6Addr, &str)] = &[
     (Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), "IPv4-mapped addresses"),
     (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), "link-local addresses"),

@@ -68,7 +68,7 @@ impl Default for AdminSocket {
 /// The admin interface on TCP with mutual TLS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AdminTcp {
-    /// The addresses and ports of all machines in the cluster, at least one.
+    /// The addresses and ports of all machines in the cluster. The list is never empty.
     pub listen: Vec<SocketAddr>,
     /// The server's certificate in PEM, followed by the intermediate certificates.
     #[serde(rename = "certificate_file", serialize_with = "canonical::sealed")]

@@ -30,7 +30,7 @@ pub struct Bgp {
     /// community before it withdraws them: up to 10 min. Default: 5 s.
     #[serde(serialize_with = "canonical::span")]
     pub graceful_shutdown: Duration,
-    /// The number of copies of the AS number that are added to routes with the GRACEFUL_SHUTDOWN
+    /// The number of times that the AS number is prepended to routes with the GRACEFUL_SHUTDOWN
     /// community, at most 16. Default: 0.
     pub graceful_shutdown_prepend: u8,
     /// The time for which routers keep the routes after the process has terminated unexpectedly, in
@@ -45,12 +45,12 @@ pub struct Bgp {
     /// is from [`hold_down`](Self::hold_down) to 24 h. Default: 5 min.
     #[serde(serialize_with = "canonical::span")]
     pub max_hold_down: Duration,
-    /// The time in which the effect of earlier withdrawals on the hold-down halves: 1 s to 24 h.
-    /// Default: 2 min.
+    /// The half-life of a withdrawal: the time after which the effect of earlier withdrawals on the
+    /// hold-down time has halved, 1 s to 24 h. Default: 2 min.
     #[serde(serialize_with = "canonical::span")]
     pub hold_down_half_life: Duration,
     /// The duration of a forwarder stall after which routes are withdrawn, up to 1 min. During
-    /// shorter stalls, routes have the GRACEFUL_SHUTDOWN community. Default: 3 s.
+    /// shorter stalls, routes are announced with the GRACEFUL_SHUTDOWN community. Default: 3 s.
     #[serde(serialize_with = "canonical::span")]
     pub max_stall: Duration,
     /// The amount that a backup machine adds to the MED of a VIP. Default: 1,000.
@@ -110,8 +110,8 @@ pub struct BgpPeer {
     /// The maximum time between two attempts to connect. Default: 60 s.
     #[serde(serialize_with = "canonical::span")]
     pub max_retry: Duration,
-    /// The maximum number of prefixes that the router may send before the session is closed.
-    /// Default: no limit, because received prefixes are not stored.
+    /// The number of prefixes from the router above which the session is closed. Default: no limit,
+    /// because received prefixes are not stored.
     pub max_prefixes: Option<u32>,
     /// The BFD settings. Default: no BFD.
     pub bfd: Option<BfdTimes>,

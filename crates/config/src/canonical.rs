@@ -38,7 +38,7 @@ pub(super) fn words<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok,
     to.collect_str(value)
 }
 
-/// Serializes a value as the word by which the configuration refers to it.
+/// Serializes a value as the keyword that represents it in the configuration.
 pub(super) fn word<T: PartialEq, S: Serializer>(
     words: &[(&str, T)],
     value: &T,

@@ -45,7 +45,7 @@ pub struct Check {
     /// to 1 h. Default: 2 s.
     #[serde(serialize_with = "canonical::span")]
     pub interval: Duration,
-    /// The interval between probes while the latest results contradict the health state, until the
+    /// The interval between probes after a result that contradicts the health state, until the
     /// health state is confirmed or changes. The value is between 100 ms and `interval`, and
     /// greater than `timeout`. Default: a quarter of `interval`, but at least 100 ms and 5/4 of
     /// `timeout`, and at most `interval`.

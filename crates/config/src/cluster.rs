@@ -26,8 +26,8 @@ pub struct Cluster {
     /// The times after which idle flows are removed from the connection table.
     pub flow_timeouts: FlowTimeouts,
     /// The time for which existing flows are still sent to a backend after a reload has removed the
-    /// backend, up to 24 h. The same time limits the drain of a machine, but not the drain of a
-    /// backend by an operator. Default: 60 s.
+    /// backend, up to 24 h. The same time limits how long a machine drains, but not how long an
+    /// operator can drain a backend. Default: 60 s.
     #[serde(serialize_with = "canonical::span")]
     pub drain_time: Duration,
     /// `true` if the configuration is reloaded when one of its files changes. Default: `false`.
@@ -109,12 +109,12 @@ impl ClusterDraft {
 /// The idle timeouts of flows, by state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FlowTimeouts {
-    /// The timeout of a flow with only one packet so far: 1 s to 2 min. Default: 10 s.
+    /// The timeout of a flow that has had only one packet: 1 s to 2 min. Default: 10 s.
     #[serde(serialize_with = "canonical::span")]
     pub new: Duration,
     /// The timeout of an established TCP flow: 10 s to 24 h. Default: 15 min. A flow is established
-    /// once packets have arrived in eight different quarter-second intervals. Before that, the
-    /// timeout is one eighth of this value.
+    /// once packets have arrived in eight different quarter-second intervals. Until a flow is
+    /// established, its timeout is one eighth of this value.
     #[serde(serialize_with = "canonical::span")]
     pub established: Duration,
     /// The timeout of a TCP flow after a FIN or RST: 1 s to 10 min. Default: 10 s.
@@ -180,8 +180,8 @@ const SECOND: Duration = seconds(1);
 const DEFAULT_TABLE_SIZE: u32 = 65_537;
 const DEFAULT_DRAIN_TIME: Duration = seconds(60);
 const HASH_KEY_FILE: Expected =
-    Expected::new("a file with 32 hex digits, equal on all machines").example("\"secrets/hash.key\"");
-const HASH_KEY: &str = "the file must hold 32 hex digits, not all 0, equal on all machines of the cluster; create it with \
+    Expected::new("a file with 32 hex digits, the same on all machines").example("\"secrets/hash.key\"");
+const HASH_KEY: &str = "the file must hold 32 hex digits, not all 0, and be the same on all machines of the cluster; create it with \
                         umask 077; openssl rand -hex 16 > FILE";
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ impl Config {
         &self.content.cluster
     }
 
-    /// Returns all machines, sorted by name. There is at least one.
+    /// Returns all machines, sorted by name. The list is never empty.
     pub fn machines(&self) -> &[Machine] {
         &self.content.machines
     }
@@ -151,7 +151,7 @@ impl Config {
     }
 
     /// Returns all destinations of forwarded packets except peers: the members of all pools, and
-    /// the remote clusters that VIPs refer to.
+    /// the remote clusters to which VIPs refer.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         let remotes = self.content.vips.iter().flat_map(|vip| &vip.remote_pools).map(|remote| &remote.pool);
         self.content.pools.iter().chain(remotes).flat_map(|pool| &pool.members)

@@ -45,7 +45,8 @@ impl Sections<'_> {
         super::unchecked::check(self);
         if self.vips.is_empty() {
             let help = "add a section [vip.NAME] for each VIP";
-            self.report.warning(&Place::top("vip"), ("no VIP is configured, so no traffic is served", help));
+            self.report
+                .warning(&Place::top("vip"), ("no VIP is configured, so no packets are forwarded", help));
         }
         self.sizes(flattened);
     }
@@ -176,7 +177,8 @@ impl Sections<'_> {
         let first_is_later = one.service.place.offset > other.service.place.offset;
         let (first, second) = if first_is_later { (other, one) } else { (one, other) };
         let ports = if any { ", all ports,".to_owned() } else { format!(" port {}", show(&second.ports)) };
-        let message = format!("{address} {}{ports} is already in another service", second.service.protocol);
+        let message =
+            format!("{address} {}{ports} already belongs to another service", second.service.protocol);
         let first = self.report.name(&first.service.place, &second.service.place);
         self.report.error(&second.service.place, (message, format!("the other service is {first}")));
     }
@@ -257,7 +259,7 @@ impl Sections<'_> {
                 let backends = count_of(count, "backend");
                 let below = fallback.value.below;
                 let message = format!(
-                    "pool \"{name}\" never serves, because it has {backends} and its fallback has below = {below}"
+                    "pool \"{name}\" is never used, because it has {backends} and its fallback has below = {below}"
                 );
                 let help = format!("set below to {count} or less");
                 self.report.warning(&fallback.place, (message, help));

@@ -93,7 +93,7 @@ impl<'r> Drafts<'r> {
 }
 
 impl Sections<'_> {
-    /// Returns pools of the remote clusters that a VIP refers to.
+    /// Returns one pool for each remote cluster that a VIP refers to.
     fn remote_pools(&self, vip: &VipDraft, groups: &[Arc<PrefixGroup>]) -> Vec<RemotePool> {
         let group =
             vip.group.as_ref().and_then(|named| groups.iter().find(|known| known.name == named.value));

@@ -1,7 +1,7 @@
 //! Flattens nested pools, so that each pool has a single list of all its backends.
 //!
 //! Weights are multiplied along each path of nested pools, and the products of all paths are added.
-//! Weights are never normalized. A member keeps the encapsulation of the pool that lists it. In
+//! Weights are never normalized. A backend keeps the encapsulation of the pool that lists it. In
 //! addition to its own checks, a pool inherits the checks of the pools that contain it.
 //!
 //! Invariant: each pool is flattened once, after all pools inside it, without recursion. This order
@@ -35,7 +35,7 @@ impl Sections<'_> {
             total = total.saturating_add(members.len());
             if total > MAX_MEMBERS {
                 let message = format!("all pools together have more than {MAX_MEMBERS} backends");
-                let help = "a backend counts once for each pool that contains it";
+                let help = "a backend is counted once for each pool that contains it";
                 self.report.error(&self.pools[name].place, (message, help));
                 return Vec::new();
             }

@@ -99,7 +99,7 @@ fn unused(sections: &Sections<'_>) {
 }
 
 /// Warns if a machine has more prefixes than fit into its XDP filter. The filter then contains
-/// wider prefixes, and packets to addresses without a VIP no longer reach the kernel.
+/// wider prefixes, so packets to other addresses in these prefixes no longer reach the kernel.
 fn room(sections: &Sections<'_>) {
     let shards: BTreeSet<Option<&Arc<str>>> =
         sections.machines.iter().map(|machine| machine.shard.as_ref()).collect();

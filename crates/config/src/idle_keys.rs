@@ -2,7 +2,7 @@
 //!
 //! The keys `fallback`, `max_down` and `kv` have an effect only in pools that a VIP or a fallback
 //! refers to. The key `slow_start` also has an effect in pools that list backends directly. A
-//! separate warning is reported for pools that no VIP uses. The keys are used by
+//! separate warning is reported for pools that no VIP uses. The keys take effect in
 //! `compile::index::reach` and `Controller::start_slowly`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,8 +41,7 @@ pub(super) fn check(sections: &Sections<'_>) {
     }
 }
 
-/// Returns a map from each pool that is nested in one of the pools `named` to the outermost pool
-/// that contains it.
+/// Maps each nested pool to the outermost of the pools `named` that contains it.
 fn holders<'s>(sections: &'s Sections<'_>, named: &BTreeSet<&'s str>) -> BTreeMap<&'s str, &'s str> {
     let mut holders = BTreeMap::new();
     let mut next: Vec<(&str, &str)> = named.iter().rev().map(|name| (*name, *name)).collect();

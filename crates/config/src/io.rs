@@ -99,7 +99,7 @@ pub struct Fragments {
 }
 
 /// The kernel interface through which frames are received and sent.
-// `datapath` has its own type, because it does not depend on this crate. The type is not in
+// `datapath` has its own type, because `datapath` does not depend on this crate. The type is not in
 // `forwarder`, on which both crates depend, because `forwarder` does not use sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -134,7 +134,7 @@ pub enum NextHop {
 
 impl Steering {
     /// Reads the steering method and the number of packet threads. Software steering is not
-    /// available with packet sockets, where the kernel distributes packets.
+    /// available with packet sockets, because the kernel already distributes their packets.
     fn read(section: &mut Section<'_>, mode: IoMode) -> (Self, Option<NonZeroU16>) {
         let node = section.optional("steering");
         let words = [("hardware", Self::Hardware), ("software", Self::Software)];

@@ -40,10 +40,10 @@ pub(super) fn check(sections: &Sections<'_>, flattened: &[Arc<Pool>]) {
     }
 }
 
-/// Rejects a TCP service of a keyed pool with several servers, unless the service has
-/// `tcp = "by-flow"`. The flow chooses the server of a connection, so two connections would store
-/// and read the same key on different servers. Warns about this key in services of other pools.
-/// `servers` is `None` if the pool is not keyed.
+/// Rejects a TCP service whose keyed pool has several servers, unless the service has `tcp =
+/// "by-flow"`. The server is chosen for each connection, so two connections could store and read
+/// the same key on different servers. Warns if `tcp` is set but the pool is not keyed. `servers` is
+/// `None` if the pool is not keyed.
 fn over_tcp(sections: &Sections<'_>, service: &ServiceDraft, servers: Option<usize>) {
     let pool = &service.pool.value;
     match (servers, &service.by_flow) {
@@ -73,8 +73,7 @@ fn servers(sections: &Sections<'_>, flattened: &[Arc<Pool>], name: &str) -> usiz
     names.len()
 }
 
-/// Rejects agent checks, slow start and fallback, which would move keys from one backend to
-/// another.
+/// Rejects agent checks, slow start and fallback, which would move keys to different backends.
 fn moves_keys(sections: &Sections<'_>, pool: &PoolDraft) {
     let refuse = |place, key: &str| {
         let message = format!("a keyed pool cannot have {key}");

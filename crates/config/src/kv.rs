@@ -1,9 +1,9 @@
-//! The table `kv` of a pool, with which each request of a key-value client is sent to the server
-//! that stores the key.
+//! The table `kv` of a pool, which makes the pool keyed: each request of a key-value client is sent
+//! to the server that stores the key.
 //!
 //! This module reads the table into [`Kv`]. UDP services of such a pool choose a backend for each
 //! request. The module `keyed` checks the pool and its VIPs, and the crate `kv-switch` parses
-//! requests. Sources: AppSwitch and SmartSwitch (MemSwitch).
+//! requests. The design follows the papers on AppSwitch and SmartSwitch (MemSwitch).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct Kv {
     /// The protocol of the requests. The protocol determines the position of the key in a request.
     /// Required.
     pub protocol: KvProtocol,
-    /// The clients that may send requests, at least one prefix. Requests from other clients are
+    /// One or more prefixes of clients that may send requests. Requests from other clients are
     /// dropped.
     #[serde(serialize_with = "canonical::set")]
     pub clients: Vec<Prefix>,
@@ -41,17 +41,17 @@ pub struct Kv {
     /// The destination of a request while the backend that stores its key is down. Default:
     /// [`Failover::Next`].
     pub failover: Failover,
-    /// The maximum lifetime of a value that is stored on another backend during failover, in whole
-    /// seconds. If `None`, the lifetime requested by the client applies. Default: 10 s. The value
-    /// is `None` with [`Failover::Nowhere`], and for protocols other than memcached, whose expiry
-    /// times are not parsed.
+    /// The maximum lifetime of a value that is stored on a different backend during failover, in
+    /// whole seconds. If `None`, the lifetime requested by the client applies. Default: 10 s. The
+    /// value is `None` with [`Failover::Nowhere`], and for protocols other than memcached, whose
+    /// expiry times are not parsed.
     #[serde(serialize_with = "canonical::some_span")]
     pub failover_ttl: Option<Duration>,
     /// The maximum number of keys in a request: 1 to 32. Default: 32.
     pub max_keys: u8,
     /// The hash function that maps keys to backends. Default: [`KvHash::Maglev`].
     pub hash: KvHash,
-    /// The action when a server is up again, before it receives requests. Default:
+    /// The action that is taken when a server is up again, before it receives requests. Default:
     /// [`Rejoin::Flush`] for memcached, otherwise [`Rejoin::Serve`].
     pub rejoin: Rejoin,
     /// The path of requests and replies. Default: [`KvPath::Direct`].
@@ -157,13 +157,13 @@ impl KvGather {
     }
 }
 
-/// The action when a server is up again, before it receives requests. While the server was down,
-/// its keys were stored on other servers, so its values may be stale.
+/// The action that is taken when a server is up again, before it receives requests. While the
+/// server was down, its keys were stored on other servers, so its values may be stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rejoin {
-    /// The server is first emptied with the command `flush_all`, which is sent to the backend's own
-    /// address, to the ports of the UDP services.
+    /// The server is first emptied with the command `flush_all`, which is sent to the ports of the
+    /// UDP services at the backend's own address.
     Flush,
     /// The server receives requests immediately.
     Serve,
@@ -413,7 +413,7 @@ fn read_route(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<KvRoute>
     Some(KvRoute { keys: keys?, pool: pool?.value })
 }
 
-/// Reads the failover target, and the maximum lifetime of values stored there.
+/// Reads the failover target, and the maximum lifetime of values that are stored on this target.
 fn read_failover(
     node: &Node<'_>,
     protocol: Option<KvProtocol>,
@@ -481,9 +481,9 @@ const MAX_START: u16 = 1_400;
 const MAX_ROUTES: usize = 65_536;
 const PROTOCOLS: Expected =
     Expected::new("one of \"memcached\", \"header\" and \"offset\"").example("\"memcached\"");
-const ID: &str = "\"id\" is the number of the application, from 0 to 255";
-const LENGTH: &str = "\"length\" is the number of bytes of a key, from 1 to 250";
+const ID: &str = "\"id\" is the application id, from 0 to 255";
+const LENGTH: &str = "\"length\" is the length of a key in bytes, from 1 to 250";
 const CLIENTS: Expected =
     Expected::new("a list of prefixes or addresses of clients").example("[\"198.51.100.0/24\"]");
 const ROUTES: Expected = Expected::new("a list of routes").example("[{ key = \"user:1\", pool = \"NAME\" }]");
-const KEY: Expected = Expected::new("a text of 1 to 250 bytes").example("\"user:1\"");
+const KEY: Expected = Expected::new("a string of 1 to 250 bytes").example("\"user:1\"");

@@ -1,5 +1,5 @@
-//! The table `cache` of a pool's `kv`, with which this machine answers reads of hot keys from a
-//! cache.
+//! The table `kv.cache` of a pool, which enables a cache from which this machine answers reads of
+//! hot keys.
 //!
 //! The crate `kv-switch` decides which values are cached and for how long. The module `strict`
 //! checks whether `strict = true` is possible.
@@ -14,7 +14,7 @@ use super::canonical;
 /// The settings of the cache for hot values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KvCache {
-    /// The memory for cached values in bytes. All packet threads share it. Required.
+    /// The memory for cached values in bytes. All packet threads share this memory. Required.
     pub memory: u64,
     /// The time for which a cached value is valid. A client never receives a value that is older
     /// than this time plus one round trip to the server. Default: 10 ms.
@@ -25,9 +25,9 @@ pub struct KvCache {
     /// The maximum number of bytes per second that one source receives from the cache. Requests
     /// from a source that has reached the limit are forwarded to the server. Default: 32 MiB.
     pub source_bytes: u64,
-    /// `true` if a cached value is never older than a write whose reply this machine has forwarded.
-    /// All writes and their replies then pass through this machine. `true` is not allowed if
-    /// several machines serve the VIP, or with replicas. Default: `false`.
+    /// `true` if a cached value must never be older than the latest write whose reply this machine
+    /// has forwarded. All writes and their replies then pass through this machine. `true` is not
+    /// allowed if several machines serve the VIP, or with replicas. Default: `false`.
     pub strict: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The table `replicas` of a pool's `kv`, with which each key is stored on several backends.
+//! The table `kv.replicas` of a pool, which makes the pool store each key on several backends.
 //!
 //! The module `replicas` checks that this setting can be combined with other keys. The crate
 //! `forwarder` chooses the backends, and the crate `kv-switch` combines their replies.

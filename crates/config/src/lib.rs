@@ -3,8 +3,8 @@
 //!
 //! The crate reads TOML files, the files that they include, prefix lists, and secrets. The crate
 //! returns a [`Config`] with checked values, resolved references and flattened pools. If the
-//! configuration has an error, it returns all [`Problems`], each with a line number, a message and
-//! a help line.
+//! configuration has an error, the crate returns all [`Problems`], each with a line number, a
+//! message and a help line.
 //!
 //! Values are read by handwritten code, because code derived with serde would stop at the first
 //! error. Invariant: an unknown key is an error.

@@ -24,7 +24,7 @@ use sha2::{Digest, Sha256};
 use super::address::{PrefixFlaw, source};
 use super::source::Source;
 
-/// A sorted set of prefixes. Blocks with the same prefixes compare equal.
+/// A sorted set of prefixes. Two blocks are equal if they contain the same prefixes.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) prefixes: Box<[Prefix]>,
@@ -107,7 +107,7 @@ impl<'a> Lists<'a> {
         let mut reading = Reading { node, path, flaws: 0 };
         let mut prefixes = Vec::new();
         for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
-            // The empty string after the last line feed does not count as a line.
+            // The empty string after the last line feed is not a line.
             if number > self.lines_left.get() && !line.is_empty() {
                 refuse("all lists together have more than 1,000,000 lines");
                 return None;

@@ -20,8 +20,8 @@ pub struct Machine {
     #[serde(skip)]
     name: Arc<str>,
     shard: Option<Arc<str>>,
-    /// The machine's own addresses, at least one. The first address of each family is the source
-    /// address in outer headers.
+    /// One or more addresses of the machine. The first address of each family is the source address
+    /// in outer headers.
     pub addresses: Vec<IpAddr>,
     /// The network interfaces for packets, 1 to 16. Packets for VIPs may arrive on any of these
     /// interfaces. Packets are sent on the interface that the route selects.

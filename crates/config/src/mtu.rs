@@ -1,5 +1,5 @@
-//! `[cluster.mtu]`: the maximum length of client packets, and the MTU of the links behind the
-//! machines.
+//! `[cluster.mtu]`: the maximum length of client packets, and the MTU of the links from the
+//! machines to backends, peers and remote clusters.
 //!
 //! This module reads the section, and warns about outer packets that are longer than the MTU. The
 //! command `sluicegate doctor` compares the values with the interfaces and routes on a machine.
@@ -65,7 +65,7 @@ pub(super) fn warn_of_tight<'a>(
     let needed = |(_, member): &(&str, &Member)| {
         mtu.clients + member.encapsulation.encap_overhead(member.backend.address)
     };
-    // The first member among the members with the longest outer packets.
+    // Of the members with the longest outer packets, only the first is reported.
     let worst = members.chain(peers).reduce(|a, b| if needed(&b) > needed(&a) { b } else { a });
     let Some((what, member)) = worst.filter(|worst| needed(worst) > core) else { return };
     let message = format!(

@@ -38,7 +38,7 @@ pub(super) struct Outside<'a> {
 pub struct PrivateKey(Arc<Zeroizing<String>>);
 
 impl PrivateKey {
-    /// Reads a private key in PEM. Returns `None` if the text has none.
+    /// Reads a private key in PEM. Returns `None` if the text contains no private key.
     pub fn parse(pem: &str) -> Option<Self> {
         PrivateKeyDer::from_pem_slice(pem.as_bytes()).ok()?.zeroize();
         Some(Self(Arc::new(Zeroizing::new(pem.to_owned()))))
@@ -135,8 +135,8 @@ impl Outside<'_> {
         self.secret(node, KEY, PrivateKey(Arc::default()), PrivateKey::parse)
     }
 
-    /// Reads the certificates, at least one, in the file to which `node` refers. Returns `""` if
-    /// secrets are not read.
+    /// Reads one or more certificates from the file to which `node` refers. Returns `""` if secrets
+    /// are not read.
     pub(super) fn certificates(&self, node: &Node<'_>) -> Option<Arc<str>> {
         let name = node.parse(CERTIFICATES, |text| (!text.is_empty()).then_some(text))?;
         if self.secrets.is_none() {

@@ -48,10 +48,10 @@ pub struct Member {
     /// of pools are multiplied, and the products are added. A backend with weight 0 receives no new
     /// flows.
     pub weight: u32,
-    /// The health checks that must all pass, sorted by name, at most 64. These are the checks of
-    /// the pool that lists the backend, and of all pools that contain it. Without checks, the
-    /// backend is always considered up. A backend that only one pool lists has the same checks in
-    /// all pools.
+    /// The health checks that must all pass, sorted by name, at most 64. The list contains the
+    /// checks of the pool that lists the backend, and of all pools that contain this pool. Without
+    /// checks, the backend is always considered up. A backend that only one pool lists has the same
+    /// checks in all pools.
     #[serde(serialize_with = "check_names")]
     pub checks: Arc<[Arc<Check>]>,
 }
@@ -71,7 +71,7 @@ pub struct Pool {
     /// The name of the pool.
     pub name: Arc<str>,
     pub(super) shard: Option<Arc<str>>,
-    /// The backends, at least one, sorted by name and without duplicates.
+    /// One or more backends, sorted by name and without duplicates.
     #[serde(rename = "backends")]
     pub members: Vec<Member>,
     /// The fallback pool, which takes over while too few backends of this pool are up.

@@ -13,9 +13,9 @@ use config_text::{Expected, Node, hint};
 /// The IP protocol of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
-    /// TCP, number 6.
+    /// TCP, which has protocol number 6.
     Tcp,
-    /// UDP, number 17.
+    /// UDP, which has protocol number 17.
     Udp,
     /// Any other protocol. Packets are matched by address and protocol number only.
     Number(u8),
@@ -76,8 +76,8 @@ impl fmt::Display for Protocol {
 /// The destination ports of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ports {
-    /// All ports that are not listed by another service with the same address and protocol. This is
-    /// the only value that is allowed for protocols without ports.
+    /// All ports that are not listed by another service with the same address and protocol. `Any`
+    /// is the only value that is allowed for protocols without ports.
     Any,
     /// A list of port ranges from 1 to 65,535: not empty, ascending, without overlap.
     Listed(Vec<RangeInclusive<u16>>),

@@ -14,13 +14,13 @@ use forwarder::Prefix;
 
 use super::address::AddressNode;
 
-/// A group of equivalent prefixes. The last bits of an address select a VIP. These bits select the
-/// same VIP in every prefix of the group.
+/// A group of prefixes that contain the same VIPs. The last bits of an address select the VIP, and
+/// they select the same VIP in every prefix of the group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PrefixGroup {
     /// The name of the group.
     pub name: Arc<str>,
-    /// The prefixes in the order of the file, at least one. A prefix belongs to one group only.
+    /// One or more prefixes, in the order of the file. A prefix belongs to at most one group.
     #[serde(serialize_with = "in_group")]
     pub prefixes: Vec<Prefix>,
 }

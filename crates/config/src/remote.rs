@@ -33,8 +33,8 @@ pub struct Remote {
     pub sources: Vec<Prefix>,
 }
 
-/// Lists of values, in the same order as in the file. Each list belongs to the group or VIP with
-/// the given name.
+/// Lists of values in the order of the file. Each list belongs to the group or VIP with the given
+/// name.
 type ByName<T> = Vec<(At<Arc<str>>, Vec<At<T>>)>;
 
 /// The section of a remote, with the positions of its values. A remote with errors keeps its name,

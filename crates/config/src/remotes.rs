@@ -86,8 +86,8 @@ fn prefixes(sections: &Sections<'_>, remote: &RemoteDraft) {
 }
 
 /// Checks a prefix of another cluster. The prefix must have the same length as the prefix of this
-/// cluster, so that suffixes select the same VIP. It must also be in the group, and must not
-/// overlap a prefix of this cluster.
+/// cluster, so that suffixes select the same VIP. The prefix must also be in the group, and must
+/// not overlap a prefix of this cluster.
 fn in_group(sections: &Sections<'_>, group: &GroupDraft, prefix: &At<Prefix>) {
     let family = if prefix.value.address().is_ipv4() { "IPv4" } else { "IPv6" };
     let same = |own: &&At<Prefix>| own.value.address().is_ipv4() == prefix.value.address().is_ipv4();

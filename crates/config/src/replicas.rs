@@ -1,7 +1,7 @@
 //! Checks keyed pools with replicas. Rejects settings that cannot be combined with replicas.
 //!
-//! Keys that are routed to another pool have the same number of replicas there, so that pool also
-//! needs enough backends. The module `kv_replicas` reads the key `replicas`.
+//! Keys that are routed to a different pool have the same number of replicas in that pool, so that
+//! pool also needs enough backends. The module `kv_replicas` reads the key `replicas`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -145,7 +145,7 @@ fn step(path: &[String], step: &str) -> Vec<String> {
 /// A configuration that has every key once.
 const EVERY_KEY: &str = include_str!("../every-key.toml");
 
-/// A second configuration, in which some keys have values of other types or with the widest ranges.
+/// A second configuration, in which some keys have values of other types or wider ranges.
 const OTHERWISE: &str = r#"
 include = [""]
 [machine.m.vlan.e]

@@ -1,8 +1,8 @@
 //! Reads secrets from files or systemd credentials.
 //!
 //! The configuration refers to a secret by a path such as `secrets/hash.key`, or by
-//! `credential:NAME`. The environment is an argument, so that tests need not change it. Secret
-//! files that other users can read are rejected. For a unit with `User=`, systemd grants access to
+//! `credential:NAME`. The environment is passed as an argument, so that tests need not change the
+//! variables of the process. Secret
 //! a credential through an ACL. The mask of this ACL appears as the group permissions of the file.
 //! Group permissions of credentials are therefore ignored (systemd.exec(5), "Credentials").
 //!
@@ -68,7 +68,7 @@ pub struct SecretError {
 /// The kind of a [`SecretError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The file does not exist. The help line explains how to create it.
+    /// The file does not exist. The help line explains how to create the file.
     Missing,
     /// The content of the file is invalid.
     Content,

@@ -1,5 +1,4 @@
-//! Checks shards: which machines serve which VIPs, and whether these machines also serve the pools
-//! that the VIPs use.
+//! Checks that the machines of a shard serve every pool that the VIPs of the shard use.
 //!
 //! All machines serve the VIPs and pools without a shard. Only the machines of a shard serve its
 //! VIPs and pools. A VIP or pool may therefore use only pools of its own shard and pools without a

@@ -29,7 +29,7 @@ pub struct Source {
     stamp: Option<Stamp>,
 }
 
-/// The size and modification time of a file, which change when its content changes.
+/// The size and modification time of a file, which show whether the content may have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     bytes: u64,
@@ -98,9 +98,9 @@ impl Source {
     }
 }
 
-/// Returns the digest of a configuration. This is the SHA-256 digest over the digests of all files
-/// in order, followed by [`references`]. Paths are not included, so the configuration may be in
-/// different folders on different machines.
+/// Returns the digest of a configuration: the SHA-256 of the digests of all files in order,
+/// followed by [`references`]. Paths are not included, so the configuration may be in different
+/// folders on different machines.
 pub(super) fn digest(sources: &[Source], references: Option<&[u8; 32]>) -> [u8; 32] {
     let mut all = Sha256::new_with_prefix(b"sluicegate configuration\0");
     all.update((sources.len() as u64).to_be_bytes());

@@ -14,7 +14,7 @@ use super::canonical;
 /// The receivers of trace reports about marked packets, and the maximum rate of reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Trace {
-    /// The prefixes to which reports may be sent, at least one.
+    /// One or more prefixes to which reports may be sent.
     #[serde(serialize_with = "canonical::set")]
     pub receivers: Vec<Prefix>,
     /// The maximum number of reports per second from each packet thread, which is also the maximum

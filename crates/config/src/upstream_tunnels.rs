@@ -58,8 +58,8 @@ fn kinds<S: Serializer>(kinds: &TunnelProtocols, to: S) -> Result<S::Ok, S::Erro
 const NAMES: [(&str, TunnelProtocols); 3] =
     [("gre", TunnelProtocols::GRE), ("ipip", TunnelProtocols::IPIP), ("gue", TunnelProtocols::GUE)];
 const ALL: TunnelProtocols = TunnelProtocols::GRE.and(TunnelProtocols::IPIP).and(TunnelProtocols::GUE);
-/// The maximum number of source prefixes, which is a quarter of the XDP program's map. The map also
-/// contains the peers.
+/// The maximum number of source prefixes, which is a quarter of the capacity of the XDP program's
+/// map. The map also contains the peers.
 const MOST: usize = 256;
 const SOURCES: Expected = Expected::new("a list of prefixes or addresses").example("[\"198.51.100.64/28\"]");
 const SOURCE: Expected = Expected::new("an IP prefix or address").example("\"198.51.100.64/28\"");

@@ -29,7 +29,8 @@ pub struct Vip {
     /// The name of the VIP.
     pub name: Arc<str>,
     shard: Option<Arc<str>>,
-    /// The VIP's own addresses, without duplicates. Empty if the VIP has addresses in a group only.
+    /// The VIP's own addresses, without duplicates. Empty if the VIP only has addresses in a prefix
+    /// group.
     #[serde(serialize_with = "canonical::set")]
     pub addresses: Vec<IpAddr>,
     /// The prefix group of the suffixes.
@@ -39,7 +40,7 @@ pub struct Vip {
     /// suffix if `group` is `Some`.
     #[serde(serialize_with = "canonical::set")]
     pub suffixes: Vec<Suffix>,
-    /// The services in the order of the file, at least one.
+    /// One or more services, in the order of the file.
     #[serde(serialize_with = "by_ports")]
     pub services: Vec<Service>,
     /// The access lists and rate limits. Default: all clients, without limits.
@@ -83,9 +84,8 @@ impl Vip {
         addresses
     }
 
-    /// Returns the announced routes. These are the aggregates, and those host routes and first
-    /// group prefixes that are not inside an aggregate. The result is empty if the VIP is not
-    /// announced.
+    /// Returns the announced routes: all aggregates, and the host routes and first prefixes of the
+    /// group that are not inside an aggregate. The result is empty if the VIP is not announced.
     pub fn routes(&self) -> BTreeSet<Prefix> {
         let prefixes = self.group.as_ref().map_or(&[][..], |group| &group.prefixes);
         self.announce
@@ -118,7 +118,7 @@ pub(super) fn routes(addresses: &[IpAddr], prefixes: &[Prefix], aggregates: &[Pr
     outside.chain(aggregates.iter().copied()).collect()
 }
 
-/// A service: the pool for one protocol and some ports of a VIP.
+/// A service of a VIP: a protocol, its ports, and the pool that receives the packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Service {
     /// The ports. [`Ports::Any`] for protocols without ports.

@@ -25,10 +25,10 @@ pub enum Vlan {
 /// A rule of [`Vlan::Translate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VlanRule {
-    /// The VLANs that a frame must have to match, outermost first. An empty list matches untagged
-    /// frames, and `None` matches all frames.
+    /// The VLAN IDs that a frame must have to match the rule, outermost first. An empty list
+    /// matches untagged frames, and `None` matches all frames.
     pub from: Option<Vec<u16>>,
-    /// The VLANs with which the frame is sent, outermost first, at most two.
+    /// The VLAN IDs with which the frame is sent, outermost first, at most two.
     pub to: Vec<u16>,
     /// `true` if the outer tag is a service tag (IEEE 802.1ad, EtherType 0x88a8). Default: `true`
     /// for two tags, `false` for one tag.

@@ -85,8 +85,8 @@ pub(crate) struct Nic {
     /// The effective mode of the reverse-path filter: 0 (off), 1 (strict) or 2 (loose). The kernel
     /// uses the larger of the values for `all` and for the interface.
     pub(crate) rp_filter: Option<u8>,
-    /// `true` if the kernel skips routes through this interface while it has no carrier, for IPv4
-    /// and for IPv6. `None` if the setting does not exist.
+    /// `true` if the kernel skips routes through this interface while the interface has no carrier,
+    /// for IPv4 and for IPv6. `None` if the setting does not exist.
     pub(crate) skips_linkdown: [Option<bool>; 2],
     /// `true` if the kernel forwards IPv4 packets that arrive on this interface.
     pub(crate) forwards_v4: bool,
@@ -109,7 +109,7 @@ pub(crate) struct VipFact {
     pub(crate) route: Result<u32, Unresolved>,
     /// The interfaces of all hops, if the route is a multipath route.
     pub(crate) several: Vec<u32>,
-    /// The local address or loopback prefix because of which the VIP is a local address.
+    /// The local address or loopback prefix that makes the VIP a local address.
     pub(crate) local: Option<OwnAddress>,
     /// The address of this machine whose subnet contains the VIP.
     pub(crate) subnet: Option<OwnAddress>,
@@ -143,8 +143,8 @@ pub(crate) struct PathFact {
     pub(crate) next_hop: Result<Resolved, Unresolved>,
     /// All next hops of a multipath route. Empty if the route has one next hop.
     pub(crate) several: Vec<Hop>,
-    /// The outgoing interface and its MTU in bytes. Of several interfaces, the one with the
-    /// smallest MTU.
+    /// The outgoing interface and its MTU in bytes. If the route uses several interfaces, this is
+    /// the interface with the smallest MTU.
     pub(crate) link: Option<(String, u32)>,
     /// The result of the pings, or `None` if the address was not pinged.
     pub(crate) reach: Option<Reach>,

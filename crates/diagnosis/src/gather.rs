@@ -69,8 +69,8 @@ pub(crate) fn facts(
     }
 }
 
-/// Returns the size of the ping packets for each backend. This is the size of the largest client
-/// packet after encapsulation, limited by the MTU of the local link.
+/// Returns the size of the ping packets for each backend: the size of the largest client packet
+/// after encapsulation, limited by the MTU of the local link.
 pub(crate) fn targets(config: &Config, machine: &Machine, next_hops: &NextHops) -> BTreeMap<IpAddr, u32> {
     let mut targets = BTreeMap::new();
     for path in paths(config, machine, next_hops, &HashMap::new()) {

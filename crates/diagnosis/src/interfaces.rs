@@ -49,7 +49,7 @@ fn xdp(interface: &Interface, hardware: &Hardware) -> Option<Finding> {
         );
     }
     if support.native == Some(true) && support.redirect == Some(false) {
-        let what = format!("driver {driver} of {name} supports XDP, but not redirecting packets");
+        let what = format!("driver {driver} of {name} supports XDP, but cannot redirect packets");
         let why = "packets cannot reach an AF_XDP socket";
         return Some(
             Finding::error("xdp-no-redirect", what, why).hint("install a newer kernel, or use another NIC"),
@@ -94,9 +94,9 @@ fn queue_without_socket(facts: &Facts, interface: &Interface, hardware: &Hardwar
 }
 
 /// Reports a reverse-path filter that drops replies to health checks. A strict filter drops a
-/// packet if the route to its source address uses another interface. A loose filter drops a packet
-/// if there is no route to its source address. Replies to health checks through the tunnel have the
-/// VIP as their source address.
+/// packet if the route to the source address uses a different interface. A loose filter drops a
+/// packet if there is no route to its source address. Replies to health checks through the tunnel
+/// have the VIP as their source address.
 fn rp_filter(facts: &Facts, nic: &Nic, interface: &Interface) -> Option<Finding> {
     let mode = nic.rp_filter?;
     let vips: Vec<&VipFact> = facts.vips.iter().filter(|vip| vip.address.is_ipv4()).collect();

@@ -129,9 +129,9 @@ fn is_well(findings: &[Finding]) -> bool {
     findings.iter().all(|finding| finding.severity != Severity::Error)
 }
 
-/// Logs the findings when the load balancer starts. Runs the checks of [`diagnose`], except for
-/// pings, advice, and problems that the load balancer itself reports at startup. `next_hops`
-/// contains the next hops of all backends.
+/// Logs the findings when the load balancer starts. Runs the same checks as [`diagnose`], but sends
+/// no pings, and omits advice and the problems that the load balancer itself reports at startup.
+/// `next_hops` contains the next hops of all backends.
 ///
 /// # Errors
 /// Returns an error if the configuration does not contain the machine, or if the routes cannot be
@@ -231,7 +231,7 @@ fn judge(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// Derives the findings that are logged at startup, which exclude advice.
+/// Derives the findings that are logged at startup. Advice is not logged.
 fn judge_at_start(facts: &Facts) -> Vec<Finding> {
     judge_beyond_start(facts).into_iter().filter(|finding| finding.severity != Severity::Advice).collect()
 }

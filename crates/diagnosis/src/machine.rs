@@ -168,7 +168,7 @@ fn shared_processors(facts: &Facts, interface: &Interface, channels: &str) -> Op
         let finding = Finding::warning(
             "threads-shared",
             what,
-            "threads on the same processor delay the packets of each other",
+            "threads on the same processor delay each other's packets",
         );
         if facts.threads.steered > 0 {
             return finding.hint("reduce io.threads or io.queues, because each queue has an I/O thread");

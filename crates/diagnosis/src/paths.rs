@@ -47,10 +47,10 @@ fn local_vip(vip: &VipFact) -> Option<Finding> {
 
 /// Reports a VIP in a subnet of this machine. Other hosts of the subnet look for the VIP by ARP or
 /// neighbor discovery, to which the load balancer does not reply. A router with a BGP route to the
-/// VIP does not look for it.
+/// VIP does not look for the VIP on the link.
 fn vip_in_subnet(facts: &Facts, vip: &VipFact) -> Option<Finding> {
     if vip.local.is_some() {
-        return None; // this is a finding of its own, and its fix comes first
+        return None; // a separate finding reports a local VIP, which must be fixed first
     }
     let OwnAddress { address: own, prefix_length, interface } = vip.subnet.as_ref()?;
     let VipFact { name, address, .. } = vip;
@@ -161,8 +161,9 @@ fn skipped_hops(facts: &Facts) -> Vec<Finding> {
     skipped.into_iter().flat_map(of).collect()
 }
 
-/// Reports settings with which the kernel uses next hops that do not work, or does not report them.
-/// Packets to backends are not affected, because the load balancer chooses their next hops.
+/// Reports kernel settings that keep failed next hops in use, or that hide the hops of nexthop
+/// objects. Packets to backends are not affected, because the load balancer chooses their next
+/// hops.
 fn multipath_settings(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     if facts.host.reports_nexthop_objects == Some(false) {

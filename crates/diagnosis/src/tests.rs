@@ -377,7 +377,7 @@ fn problems_of_the_interface_are_found() {
         (|f| { interface(f).xdp_program = Some(9); f.is_running = true; }, &[]),
         (|f| { hardware(f).xdp.native = Some(false); hardware(f).gro = false; }, &[("xdp-generic", WARN, "driver ixgbe of eth0 has no native XDP", "")]),
         (|f| hardware(f).xdp.native = Some(false), &[("xdp-generic", WARN, "no native XDP", ""), ("coalescing", ERROR, "GRO on", "ethtool -K eth0 gro off")]),
-        (|f| hardware(f).xdp.redirect = Some(false), &[("xdp-no-redirect", ERROR, "not redirecting packets", "")]),
+        (|f| hardware(f).xdp.redirect = Some(false), &[("xdp-no-redirect", ERROR, "cannot redirect packets", "")]),
         (|f| hardware(f).xdp.zero_copy = Some(false), &[("no-zero-copy", WARN, "no zero-copy", "")]),
         (|f| { hardware(f).xdp.zero_copy = Some(false); interface(f).driver = "veth".into(); }, &[]),
         (|f| hardware(f).xdp = XdpSupport::default(), &[]),

@@ -46,7 +46,7 @@ pub(crate) fn of_service(service: &Service, servers: &[&Server]) -> Vec<String> 
 fn of_scheduler(scheduler: &str) -> String {
     match scheduler {
         "mh" | "sh" => format!(
-            "-s {scheduler} uses a different hash table here, so a client may get another backend than before"
+            "-s {scheduler} uses a different hash table here, so a client may get a different backend than before"
         ),
         "rr" | "wrr" => format!(
             "-s {scheduler} is replaced by weighted flow hashing, which does not rotate through the backends"

@@ -62,7 +62,7 @@ enum Value {
     Number,
 }
 
-/// The names of an option, of which messages use the first.
+/// The names of an option. Messages use the first name.
 struct Spelling {
     key: Key,
     names: &'static [&'static str],

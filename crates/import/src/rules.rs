@@ -307,7 +307,7 @@ const DESTINATION_NAMES: &str = "-t, -u, --sctp-service and -f";
 const SCHEDULERS: [&str; 13] =
     ["rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh"];
 const FLAGS: [&str; 7] = ["sh-fallback", "sh-port", "mh-fallback", "mh-port", "flag-1", "flag-2", "flag-3"];
-/// The names of the second flag of the schedulers sh and mh, with which they also hash the port.
+/// The names of the flag with which the schedulers `sh` and `mh` also hash the port.
 const PORT_FLAGS: [&str; 3] = ["sh-port", "mh-port", "flag-2"];
 /// The default persistence timeout in seconds.
 const PERSISTENCE: u32 = 300;

@@ -104,7 +104,9 @@ fn notes_name_each_difference_with_its_line() {
         (one("-s wlc -x", ""), vec![]),
         (
             one("-s mh", ""),
-            vec!["1 -s mh uses a different hash table here, so a client may get another backend than before"],
+            vec![
+                "1 -s mh uses a different hash table here, so a client may get a different backend than before",
+            ],
         ),
         (
             one("", " -w 0 -x 100 -y 0"),

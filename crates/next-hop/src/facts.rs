@@ -1,7 +1,8 @@
 //! Parses the rtnetlink messages of the kernel, and computes the next hop of a destination from
 //! them.
 //!
-//! The functions depend only on their arguments. They do not use sockets or read the clock.
+//! The functions depend only on their arguments. The functions do not use sockets or read the
+//! clock.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;

@@ -23,15 +23,15 @@ pub struct Hop {
 /// The next hops of one destination, or the reason why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hops {
-    /// The first usable hop. If no hop is usable, the reason of the first hop.
+    /// The first usable hop. If no hop is usable, the reason why the first hop cannot be used.
     first: Result<Resolved, Unresolved>,
     /// All hops of a multipath route. Empty if the route has a single hop.
     several: Vec<Hop>,
 }
 
 impl Hops {
-    /// Returns the hops of a route. A route with two or more hops is a multipath route. Without any
-    /// hop, the destination has no route.
+    /// Returns the hops of a route. A route with two or more hops is a multipath route. If the list
+    /// of hops is empty, the destination has no route.
     #[must_use]
     pub fn new(hops: Vec<Hop>) -> Self {
         let usable = hops.iter().find(|hop| hop.found.is_ok()).or(hops.first());
@@ -39,7 +39,8 @@ impl Hops {
         Self { first, several: if hops.len() > 1 { hops } else { Vec::new() } }
     }
 
-    /// Returns the first usable hop. If no hop is usable, returns the reason of the first hop.
+    /// Returns the first usable hop. If no hop is usable, returns the reason why the first hop
+    /// cannot be used.
     ///
     /// # Errors
     /// Returns the reason why packets to the destination cannot be sent now.
@@ -47,7 +48,7 @@ impl Hops {
         self.first
     }
 
-    /// Returns all hops of a multipath route, including those that cannot be used now. The slice is
+    /// Returns all hops of a multipath route, including hops that cannot be used now. The slice is
     /// empty if the route has a single hop.
     #[must_use]
     pub fn several(&self) -> &[Hop] {

@@ -102,7 +102,7 @@ pub enum Unresolved {
     /// write.
     #[error("the route uses an encapsulation that only the kernel can write")]
     Encapsulated,
-    /// The interface is gone, down or without carrier.
+    /// The interface no longer exists, is down or has no carrier.
     #[error("interface {interface} is down or has no carrier")]
     LinkDown {
         /// The index of the interface.
@@ -143,7 +143,7 @@ pub enum Unresolved {
         neighbour: IpAddr,
     },
     /// Health checks of the destination fail through this hop of a multipath route, and pass
-    /// through another one.
+    /// through a different hop.
     #[error("health checks through {neighbour} on interface {interface} fail")]
     ChecksFail {
         /// The index of the interface.

@@ -122,8 +122,8 @@ impl Resolver {
         Ok(routes)
     }
 
-    /// Looks up a route twice. The first response has one hop with its path MTU. The second one has
-    /// all hops of a multipath route.
+    /// Looks up a route twice. The first response has one hop with its path MTU. The second
+    /// response has all hops of a multipath route.
     async fn route(&mut self, to: IpAddr) -> Result<Result<RouteHops, Unresolved>, NextHopError> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(to);

@@ -1,5 +1,5 @@
-//! Tests that construct the tables of the kernel themselves. The tests against the kernel are in
-//! `tests/next_hop.rs` and need root.
+//! Tests with artificial kernel tables. The tests in `tests/next_hop.rs` use the real tables of the
+//! kernel and need root.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;

@@ -1,9 +1,9 @@
-//! Follows changes of next hops through kernel notifications, and keeps the entries of needed
+//! Follows changes to next hops through kernel notifications, and keeps the entries of needed
 //! neighbors up to date.
 //!
 //! The module reads the routes, links and neighbors again after each notification that could affect
-//! a next hop. It therefore does not need to interpret notifications in detail. A lost notification
-//! delays an update by at most [`QUIET_PERIOD`].
+//! a next hop. The module therefore does not need to interpret notifications in detail. A lost
+//! notification delays an update by at most [`QUIET_PERIOD`].
 //!
 //! See rtnetlink(7), and Linux `net/core/neighbour.c` for the neighbor states.
 
@@ -59,9 +59,9 @@ impl Watch {
     }
 
     /// Calls `on_change` with the first table and with each table that differs from the previous
-    /// one, until `stop` is ready.
+    /// table, until `stop` is ready.
     ///
-    /// A kernel notification or a change of `wanted` is handled after at least 50 ms, so that a
+    /// A kernel notification or a change to `wanted` is handled after at least 50 ms, so that a
     /// burst of changes is handled only once. The delay after a kernel notification is at most a
     /// few hundred milliseconds. The kernel reports carrier changes at most once per second. The
     /// tables are also read every second while a destination or gateway is unresolved, and every 10

@@ -72,9 +72,9 @@ pub use svg::svg;
 /// Returns [`ScenarioError`] if the scenario is invalid.
 ///
 /// # Cost
-/// A flow costs about 50 ns for each epoch in which it sends packets. An epoch is the time between
-/// two changes to the cluster. If the size of the flow tables is limited, each live flow takes 40
-/// bytes of memory. Otherwise flows take no memory.
+/// Processing a flow takes about 50 ns for each epoch in which the flow sends packets. An epoch is
+/// the time between two changes to the cluster. If the size of the flow tables is limited, each
+/// live flow takes 40 bytes of memory. Otherwise flows take no memory.
 pub fn run(scenario: &Scenario, hashing: Hashing, with_tables: bool) -> Result<Outcome, ScenarioError> {
     scenario.check()?;
     Ok(run::run(&world::World::new(scenario, hashing)?, with_tables))

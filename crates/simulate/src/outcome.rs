@@ -20,7 +20,7 @@ pub struct Outcome {
     /// The counts between each event and the next. The entry at index 0 contains the counts before
     /// the first event.
     pub by_event: Vec<Counts>,
-    /// The number of broken connections in each of [`SPANS`] equal time spans.
+    /// The number of broken connections in each of [`SPANS`] time spans of equal length.
     pub broken_over_time: Vec<u64>,
     /// The balance of live flows over the serving backends, relative to the weights of the
     /// backends.
@@ -35,9 +35,9 @@ pub struct Counts {
     /// The number of times that a flow moved to a different machine because the next hops of
     /// routers changed.
     pub moved: u64,
-    /// The number of broken flows. A flow breaks if one of its packets reaches no backend. It also
-    /// breaks if a packet reaches a different backend than its first packet, even though the first
-    /// backend is up.
+    /// The number of broken flows. A flow breaks if one of its packets reaches no backend. A flow
+    /// also breaks if a packet reaches a different backend than the first packet of the flow, even
+    /// though the first backend is up.
     pub broken: u64,
     /// The number of flows whose backend failed, or was already down when the flow began.
     pub lost: u64,
@@ -53,7 +53,7 @@ pub struct Counts {
 pub struct Balance {
     /// The balance before the first event.
     pub at_start: f64,
-    /// The worst of the balances before each event and at the end.
+    /// The worst balance of all measurements, which are taken before each event and at the end.
     pub worst: f64,
 }
 

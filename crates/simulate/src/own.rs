@@ -144,8 +144,8 @@ fn backends(servers: &[Server]) -> Vec<Backend> {
     servers.iter().map(backend).collect()
 }
 
-/// Returns the version that a configuration defines. Servers that are not in the pool get the state
-/// `absent`.
+/// Converts a configuration to a version for the simulation. Servers that are not in the pool get
+/// the state `absent`.
 fn version(config: &Config, servers: &[Server], pool: &Pool, absent: BackendState) -> Version {
     let members = pool.members.iter();
     let weights: BTreeMap<Server, u32> = members

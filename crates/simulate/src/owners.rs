@@ -97,8 +97,8 @@ fn rendezvous(serving: &[Seat<'_>], version: &Version) -> Vec<u16> {
     let hash = |seat: &Seat<'_>| seat.name.bytes().fold(salt, |hash, byte| mix(hash ^ u64::from(byte)));
     let seats: Vec<(u64, f64, u16)> =
         serving.iter().map(|seat| (hash(seat), f64::from(seat.weight), seat.backend)).collect();
-    // With equal weights, the logarithm does not change the order of the scores, so it is skipped
-    // because computing it takes most of the time.
+    // If all weights are the same, the logarithm does not change the order of the scores. In this
+    // case, the slow computation of the logarithm is skipped.
     let is_even = serving.windows(2).all(|pair| pair[0].weight == pair[1].weight);
     let owner = |slot: u32| {
         let slot = mix(u64::from(slot) + 1);

@@ -31,7 +31,8 @@ impl Places {
         Self { limit, taken, lives, leaving: BinaryHeap::new(), kept: HashMap::new() }
     }
 
-    /// Returns `true` if tables have a limit. Flows must then be processed in order of time.
+    /// Returns `true` if the size of the tables is limited. Flows must then be processed in order
+    /// of time.
     pub(crate) fn are_limited(&self) -> bool {
         self.limit.is_some()
     }

@@ -36,7 +36,7 @@ pub struct Rollout {
     pub leaving: Vec<usize>,
 }
 
-/// The events that were added, and the state of the cluster after them.
+/// The events that were added, and the state of the cluster after these events.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) machines: Vec<Machine>,

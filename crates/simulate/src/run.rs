@@ -20,8 +20,8 @@ use crate::world::World;
 /// Runs the scenario.
 ///
 /// # Cost
-/// A flow costs about 50 ns for each epoch in which it sends packets. With a limited flow table,
-/// each live flow needs 40 bytes of memory.
+/// Processing a flow takes about 50 ns for each epoch in which the flow sends packets. With a
+/// limited flow table, each live flow needs 40 bytes of memory.
 pub(crate) fn run(world: &World<'_>, with_tables: bool) -> Outcome {
     let scenario = world.scenario;
     let limit = scenario.flow_tables.places.filter(|_| with_tables);

@@ -200,7 +200,7 @@ fn imported_ipvs_rules_pass_config_check() {
     let folder = Folder::new();
     let rules = "-A -t 203.0.113.10:80 -s mh\n-a -t 203.0.113.10:80 -r 198.18.1.1:80 -i -w 1\n";
     let file = folder.write("rules", rules);
-    let words = "rules:1: different: -s mh uses a different hash table here, so a client may get another backend than before\n";
+    let words = "rules:1: different: -s mh uses a different hash table here, so a client may get a different backend than before\n";
     let of = |arguments: &[&str], input: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
         command.args(arguments).stdin(process::Stdio::piped());

@@ -9,7 +9,7 @@
 //! full loses no information. If no bucket of a set is full, the bucket with the fewest missing
 //! tokens is replaced, so that its source may be admitted too often. A source over its limit is
 //! replaced last, unless the limit is one flow per thread. SipHash with the cluster's key selects
-//! the set, so attackers cannot choose it.
+//! the set, so attackers cannot choose the set.
 
 use counters::DropReason;
 

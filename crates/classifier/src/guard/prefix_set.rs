@@ -179,7 +179,7 @@ impl<T: Bits> Ranges<T> {
     }
 }
 
-/// Sorts the ranges and merges those that overlap or touch.
+/// Sorts the ranges, and merges ranges that overlap or touch.
 fn merged<T: Bits>(mut ranges: Vec<(T, T)>) -> Vec<(T, T)> {
     ranges.sort_unstable();
     let mut result: Vec<(T, T)> = Vec::with_capacity(ranges.len());

@@ -2,7 +2,7 @@
 //! advance together, step by step, so that their memory accesses overlap.
 //!
 //! The destination address is read at a fixed offset, which is correct only for frames without a
-//! VLAN tag. If the packet has another destination address after parsing, that address is looked up
+//! VLAN tag. If parsing finds a different destination address, this address is looked up
 //! separately. Each result stores the number that identifies its table (the stamp), so results do
 //! not have to be cleared when the snapshot changes.
 
@@ -65,7 +65,7 @@ impl BatchLookup {
     }
 
     /// Returns the result for the packet at index `place`. Returns `None` if the stored result is
-    /// for another address or another table.
+    /// for a different address or a different table.
     #[inline]
     pub(super) fn get(&self, place: usize, stamp: u64, address: &[u8; 16]) -> Option<&Place> {
         self.places.get(place).filter(|known| known.stamp == stamp && known.address == *address)

@@ -1,9 +1,9 @@
 //! TCP and UDP checks: the bytes that a check sends, and the response that it expects.
 //!
 //! Both kinds write bytes in the same way: as text (`send`, `expect`), in hexadecimal digits
-//! (`send_hex`, `expect_hex`), or as a regular expression (`expect_regex`). All three forms of an
-//! expectation become one automaton, which the crate `health` runs over the response byte by byte.
-//! An attempt therefore takes linear time and stores no response.
+//! (`send_hex`, `expect_hex`), or as a regular expression (`expect_regex`). An expectation in any
+//! of these forms is compiled to an automaton, which the crate `health` runs over the response byte
+//! by byte. A probe therefore takes linear time and does not store the response.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -25,7 +25,7 @@ pub struct TcpCheck {
     /// The bytes to send after connecting. Default: none.
     #[serde(flatten)]
     pub send: Option<Payload>,
-    /// What the response must contain. Default: nothing.
+    /// The content that the response must have. Default: any content.
     #[serde(flatten)]
     pub expect: Option<Expect>,
 }
@@ -38,8 +38,8 @@ pub struct UdpCheck {
     /// The content of the datagram. Required.
     #[serde(flatten)]
     pub send: Payload,
-    /// What the response must contain. Without an expectation, the check fails only after an ICMP
-    /// error. Default: none.
+    /// The content that the response must have. Without an expectation, the check fails only after
+    /// an ICMP error. Default: none.
     #[serde(flatten)]
     pub expect: Option<Expect>,
 }
@@ -47,7 +47,7 @@ pub struct UdpCheck {
 /// Bytes to send, as text or in hexadecimal digits: 1 to 1,024 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Payload {
-    /// A text.
+    /// The bytes as a string.
     #[serde(rename = "send")]
     Text(Arc<str>),
     /// Pairs of lower-case hexadecimal digits.
@@ -100,7 +100,7 @@ pub struct Expect {
 /// The form in which an expectation is configured.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum ExpectForm {
-    /// A text.
+    /// The bytes as a string.
     #[serde(rename = "expect")]
     Text(Arc<str>),
     /// Pairs of lower-case hexadecimal digits.
@@ -136,7 +136,7 @@ impl Expect {
     /// Builds the automaton of an expectation.
     ///
     /// # Errors
-    /// Returns the error of an invalid regular expression, or of one with too large an automaton.
+    /// Returns an error if the regular expression is invalid or its automaton is too large.
     pub fn new(form: ExpectForm) -> Result<Self, String> {
         let pattern = match &form {
             ExpectForm::Text(text) => literal(text.as_bytes()),
@@ -144,7 +144,7 @@ impl Expect {
             ExpectForm::Regex(pattern) => pattern.to_string(),
         };
         let bytes = syntax::Config::new().unicode(false).utf8(false).nest_limit(64);
-        // The text of a syntax error has several lines. The last one is the reason.
+        // The text of a syntax error has several lines, and the last line contains the reason.
         let reason = |text: String| text.lines().last().unwrap_or_default().replace("error: ", "");
         let hir = syntax::parse_with(&pattern, &bytes).map_err(|error| reason(error.to_string()))?;
         let program = NFA::config().utf8(false).nfa_size_limit(Some(MAX_AUTOMATON_BYTES));
@@ -175,7 +175,7 @@ impl Expect {
     }
 }
 
-/// Two expectations are equal if they are written equally.
+/// Two expectations are equal if they are configured in the same form with the same value.
 impl PartialEq for Expect {
     fn eq(&self, other: &Self) -> bool {
         self.form == other.form
@@ -241,7 +241,7 @@ fn only_one<'k, 'n, const N: usize>(nodes: [(&'k str, Option<Node<'n>>); N]) -> 
     let mut found = nodes.into_iter().filter_map(|(key, node)| Some((key, node?)));
     let first = found.next()?;
     for (_, node) in found {
-        let message = format!("{} and {} exclude each other", first.1.label(), node.label());
+        let message = format!("{} and {} cannot be combined", first.1.label(), node.label());
         node.refuse((message, "keep one of them"));
     }
     Some(first)
@@ -276,7 +276,7 @@ const MAX_BYTES: usize = 1_024;
 /// 2 MiB. Building it may need 8 times as much.
 const MAX_AUTOMATON_BYTES: usize = 4 << 20;
 const TOO_LARGE: &str = "its automaton exceeds 4 MiB; use ^, or * instead of a counted repetition";
-const TEXT: Expected = Expected::new("a text of 1 to 1024 bytes").example("\"PING\\r\\n\"");
+const TEXT: Expected = Expected::new("a string of 1 to 1024 bytes").example("\"PING\\r\\n\"");
 const HEX: Expected = Expected::new("1 to 1024 bytes as pairs of hexadecimal digits").example("\"ff 00 1b\"");
 const REGEX: Expected = Expected::new("a regular expression of 1 to 1024 bytes").example("\"^220 .*ESMTP\"");
 const REGEX_HELP: &str = "the syntax is that of the Rust crate regex, without Unicode classes";

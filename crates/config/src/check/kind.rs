@@ -152,8 +152,7 @@ pub struct HttpCheck {
     /// Other headers, sorted by name. Default: none.
     #[serde(serialize_with = "canonical::sealed_values")]
     pub headers: Vec<(Arc<str>, Arc<str>)>,
-    /// The accepted status codes, at least one: ascending ranges from 100 to 599 that do not
-    /// overlap.
+    /// The accepted status codes: one or more ascending ranges from 100 to 599 that do not overlap.
     #[serde(serialize_with = "canonical::ranges")]
     pub status: Vec<RangeInclusive<u16>>,
     /// A string that must occur in the first 64 KiB of the body. Default: none.
@@ -462,7 +461,7 @@ const STATUS: Expected =
     Expected::new("a list of status codes and ranges from 100 to 599").example("[200, \"301-302\"]");
 const STATUS_CODE: Expected =
     Expected::new("a status code from 100 to 599, or a range of them").example("\"301-302\"");
-const BODY: Expected = Expected::new("a text of 1 to 1024 bytes").example("\"ok\"");
+const BODY: Expected = Expected::new("a string of 1 to 1024 bytes").example("\"ok\"");
 const SERVICE: Expected =
     Expected::new("a service name of at most 255 ASCII characters, or \"\"").example("\"shop.Cart\"");
 const NAME: Expected = Expected::new("a domain name of at most 253 characters in labels of 1 to 63")

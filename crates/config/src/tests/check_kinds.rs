@@ -26,7 +26,7 @@ fn http_checks_are_checked() {
                 ),
                 (
                     "http.body_contains",
-                    "\"body_contains\" must be a text of 1 to 1024 bytes, got \"\"",
+                    "\"body_contains\" must be a string of 1 to 1024 bytes, got \"\"",
                     "for example \"ok\"",
                 ),
             ],
@@ -316,7 +316,7 @@ fn payloads_and_expectations_are_checked() {
             &[
                 (
                     "tcp.send",
-                    "\"send\" must be a text of 1 to 1024 bytes, got \"\"",
+                    "\"send\" must be a string of 1 to 1024 bytes, got \"\"",
                     "for example \"PING\\r\\n\"",
                 ),
                 (
@@ -344,10 +344,10 @@ fn payloads_and_expectations_are_checked() {
         (
             "tcp = { port = 1, send = \"x\", send_hex = \"00\", expect = \"x\", expect_regex = \"x\" }",
             &[
-                ("tcp.send_hex", "\"send\" and \"send_hex\" exclude each other", "keep one of them"),
+                ("tcp.send_hex", "\"send\" and \"send_hex\" cannot be combined", "keep one of them"),
                 (
                     "tcp.expect_regex",
-                    "\"expect\" and \"expect_regex\" exclude each other",
+                    "\"expect\" and \"expect_regex\" cannot be combined",
                     "keep one of them",
                 ),
             ],
@@ -402,7 +402,7 @@ fn hex_digits_have_one_canonical_form() {
     assert!(the_check("udp = { port = 514, send = \"x\" }").kind.passes_in_silence());
 }
 
-/// The longest texts of different bytes need the largest automaton.
+/// The largest automaton is needed for the longest texts whose bytes all differ.
 #[test]
 fn longest_expected_bytes_are_accepted() {
     let digits: String = (0..1_024_u32).map(|n| format!("{:02x}", (n * 167 + n / 256) % 256)).collect();

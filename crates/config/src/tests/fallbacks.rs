@@ -99,7 +99,7 @@ fn fallbacks_are_checked() {
             &[(
                 13,
                 "pool.p.fallback.pool",
-                "pool \"p\" never serves, because it has 1 backend and its fallback has below = 2",
+                "pool \"p\" is never used, because it has 1 backend and its fallback has below = 2",
                 "set below to 1 or less",
             )],
         ),

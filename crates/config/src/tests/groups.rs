@@ -216,7 +216,7 @@ fn suffix_and_port_belong_to_one_service() {
         &[(
             18,
             "vip.w.services[0]",
-            "g 0.0.0.1/7 tcp port 79-81 is already in another service",
+            "g 0.0.0.1/7 tcp port 79-81 already belongs to another service",
             "the other service is vip.v.services[0] on line 14",
         )],
     );

@@ -85,7 +85,7 @@ fn a_problem_names_the_file_that_it_stands_in() {
         [
             "a.toml:1:32: include[2]: cannot read \"none.toml\" (no such file)",
             "a.toml:1:45: warning: include[3]: no file matches \"*.nothing\"; help: fix the pattern or remove it",
-            "b.toml:4:13: vip.w.services[0]: 203.0.113.1 tcp port 80 is already in another service; help: the other service is vip.v.services[0] in a.toml:17",
+            "b.toml:4:13: vip.w.services[0]: 203.0.113.1 tcp port 80 already belongs to another service; help: the other service is vip.v.services[0] in a.toml:17",
             "b.toml:4:54: vip.w.services[0].pool: unknown pool \"q\"; help: did you mean \"p\"?",
             "c.toml:1:1: pool.p: section [pool.p] is defined twice; help: the first definition is pool.p in a.toml:12",
             "c.toml:3:1: io: section [io] is defined twice; help: the first definition is io in a.toml:8; merge the two sections",

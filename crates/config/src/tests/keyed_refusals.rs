@@ -40,7 +40,7 @@ fn wrong_keys_are_named() {
         (
             "\"memcached\"",
             "\"offset\"",
-            "pool.p.kv.length: [pool.p.kv] needs a \"length\" key; help: \"length\" is the number of bytes of a key, from 1 to 250",
+            "pool.p.kv.length: [pool.p.kv] needs a \"length\" key; help: \"length\" is the length of a key in bytes, from 1 to 250",
         ),
         (
             "\"memcached\"",
@@ -185,7 +185,7 @@ fn wrong_keys_are_named() {
         (
             "\"memcached\"",
             "\"memcached\", routes = [{ key = \"\", pool = \"q\" }]",
-            "pool.p.kv.routes[0].key: \"key\" must be a text of 1 to 250 bytes, got \"\"; help: for example \"user:1\"",
+            "pool.p.kv.routes[0].key: \"key\" must be a string of 1 to 250 bytes, got \"\"; help: for example \"user:1\"",
         ),
         (
             "\"memcached\"",
@@ -205,8 +205,8 @@ fn wrong_keys_are_named() {
     }
 }
 
-/// A TCP service chooses its server by flow. With keys on several servers, the service must have
-/// the key `tcp`.
+/// A TCP service chooses its server by flow. If the keys are stored on several servers, the service
+/// must have the key `tcp`.
 #[test]
 fn tcp_service_that_scatters_keys_needs_by_flow() {
     let by_flow = ", tcp = \"by-flow\"";

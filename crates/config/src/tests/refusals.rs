@@ -86,7 +86,7 @@ fn keys_are_checked() {
                     1,
                     "cluster.hash_key_file",
                     "[cluster] needs a \"hash_key_file\" key",
-                    "\"hash_key_file\" is a file with 32 hex digits, equal on all machines, for example hash_key_file = \"secrets/hash.key\"",
+                    "\"hash_key_file\" is a file with 32 hex digits, the same on all machines, for example hash_key_file = \"secrets/hash.key\"",
                 ),
                 (
                     3,
@@ -168,7 +168,7 @@ fn an_empty_file_lacks_its_sections() {
         [
             "etc/a.toml:1:1: cluster: missing section [cluster]; help: add a section [cluster] with name and hash_key_file",
             "etc/a.toml:1:1: machine: missing section [machine.NAME]; help: add a section [machine.NAME] for each machine",
-            "etc/a.toml:1:1: warning: vip: no VIP is configured, so no traffic is served; help: add a section [vip.NAME] for each VIP",
+            "etc/a.toml:1:1: warning: vip: no VIP is configured, so no packets are forwarded; help: add a section [vip.NAME] for each VIP",
         ]
     );
 }

@@ -510,7 +510,7 @@ fn sections_that_nothing_uses_are_warned_of() {
     assert_eq!(
         shown,
         [
-            (Severity::Warning, Some(1), "vip", "no VIP is configured, so no traffic is served"),
+            (Severity::Warning, Some(1), "vip", "no VIP is configured, so no packets are forwarded"),
             (Severity::Warning, Some(7), "encapsulation.x", "encapsulation \"x\" is not used by any pool"),
             (
                 Severity::Warning,
@@ -531,7 +531,7 @@ fn a_vip_twice_is_refused() {
     assert!(twice[0].message == "section [vip.v] is defined twice", "{twice:?}");
     let clash = all(&format!("{BASE}{}", vip.replace("vip.v", "vip.w")));
     assert_eq!(clash.len(), 1);
-    assert!(printed(&clash[0]).contains("vip.w.services[0]: 203.0.113.1 tcp port 80 is already in another service; help: the other service is vip.v.services[0] on line 16"
+    assert!(printed(&clash[0]).contains("vip.w.services[0]: 203.0.113.1 tcp port 80 already belongs to another service; help: the other service is vip.v.services[0] on line 16"
     ));
 }
 
