@@ -120,8 +120,9 @@ fn walked(previous: &Option<PreviousFlows>) -> Option<&PreviousTables> {
 }
 
 const SWEEP_ROUND_NANOS: u128 = 3_600_000_000_000;
-/// The duration of a pass while the table fills up. The timeouts of flows stay shortened until a
-/// pass has finished, so a short pass restores the full timeouts soon after a flood.
+/// The duration of one sweep over the whole table while the table fills up. The timeouts of flows
+/// stay shortened until a sweep has finished, so a short sweep restores the full timeouts soon
+/// after a flood.
 const HURRIED_ROUND_NANOS: u128 = 10_000_000_000;
 /// The maximum number of buckets to sweep per call. A sleeping thread calls `sweep` ten times per
 /// second. At that rate the limit is enough for the largest table.

@@ -67,8 +67,8 @@ pub struct CacheRules {
     /// Requests that exceed the rate are forwarded to the backend.
     pub source_bytes: u64,
     /// `true` if a cached value must never be older than an acknowledged write. Backends then send
-    /// their replies to such writes through this machine. This mode cannot be combined with
-    /// [`KeyRules::replicas`], where this machine itself acknowledges writes.
+    /// their replies to writes through this machine. This mode cannot be combined with
+    /// [`KeyRules::replicas`], because this machine itself acknowledges writes to replicated keys.
     pub strict: bool,
     /// The hash function for keys in the cache. All pools share this function and the write times
     /// in `epochs`. A write to a key must invalidate this key's cached values from all pools, so

@@ -13,8 +13,8 @@ use crate::{DropReason, HandoffReason, Packet, ThreadId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HoldSlot(pub u32);
 
-/// The verdict for one packet. There is no variant that passes a packet to the kernel, which only
-/// the XDP program can do.
+/// The verdict for one packet. There is no variant that passes a packet to the kernel, because only
+/// the XDP program can do this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a frame is lost if its verdict is ignored"]
 pub enum Verdict {

@@ -68,7 +68,7 @@ impl Core {
         Ok(())
     }
 
-    /// Chooses another backend for a flow that cannot stay on its current backend.
+    /// Chooses a different backend for a flow that cannot stay on its current backend.
     #[cold]
     fn choose_again(
         &mut self,
@@ -114,7 +114,7 @@ impl Core {
         self.limits.admit(guard, &batch.snapshot.hasher, flow, batch.now)
     }
 
-    /// Chooses a backend for a flow from the pool. If no backend of the pool is serving, chooses
+    /// Chooses a backend from the pool for a flow. If no backend of the pool is serving, chooses
     /// another cluster. Also counts the flow. A flow that is not new is counted as reselected.
     // The result is written directly to `choice`. If the result were returned and copied, the CPU
     // would read it in words of a different size than it wrote, and the failed store-to-load

@@ -370,7 +370,7 @@ fn extent(packet: &Packet<'_>, parsed: &Parsed) -> Extent {
     Extent { offset, bytes: parsed.end.saturating_sub(parsed.share(packet.frame())), more }
 }
 
-/// Returns a drop reason if no legitimate host sends such a fragment.
+/// Returns a drop reason if no legitimate host would send this fragment.
 fn suspicious(parsed: &Parsed) -> Option<DropReason> {
     let carried = parsed.end.saturating_sub(parsed.l4);
     match (parsed.fragment, parsed.protocol) {

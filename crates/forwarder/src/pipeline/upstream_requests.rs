@@ -30,15 +30,15 @@ use crate::{
 pub struct UpstreamRequests {
     /// The source port pool, which all threads share.
     pub ports: SourcePorts,
-    /// The maximum number of pending client requests of one service whose keys are on several
-    /// backends. All services together may have one and a half times as many. This also applies to
-    /// proxied requests and writes.
+    /// The maximum number of pending client requests per service for keys on several backends. All
+    /// services together may have 1.5 times as many. The factor of 1.5 also applies to `passing`
+    /// and `writes`.
     pub requests: usize,
-    /// The maximum number of pending proxied requests of one service.
+    /// The maximum number of pending proxied requests per service.
     pub passing: usize,
     /// The maximum number of pending fetches for the cache.
     pub fetches: usize,
-    /// The maximum number of pending client writes to replicated keys of one service.
+    /// The maximum number of pending client writes to replicated keys, per service.
     pub writes: usize,
     /// A secret that differs between threads and between starts of the process.
     pub seed: [u64; 2],
@@ -144,7 +144,7 @@ impl Core {
             return None;
         }
         if requester != self.config.thread {
-            // A forged reply must not cost another thread a message.
+            // A forged reply is dropped here, so that no other thread has to process it.
             if !batch.snapshot.may_answer(&flow.source, flow.source_port) {
                 return Some(Verdict::Drop(DropReason::KvAnswerSource));
             }

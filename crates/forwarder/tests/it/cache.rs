@@ -314,13 +314,14 @@ fn copy_answers_only_the_address_and_port_of_its_fetch() {
         let wanted = framed(format!("VALUE k1 5 7\r\nvalue {at}\r\nEND\r\n").as_bytes());
         assert_eq!((verdict, seen(&reply).payload), (Verdict::Reply, wanted), "{:?}", places[at]);
     }
-    // Two addresses may belong to one server, so a write at one of them ends the copies of all.
+    // Two addresses may belong to one server, so a write to one address invalidates the values that
+    // were fetched through any address.
     let set = udp(CLIENT4, 40_001, VIP4, PORT + 1, &framed(b"set k1 0 0 3\r\nnew\r\n"));
     assert_eq!(bed.send(24, &set).0, Verdict::Tx);
     assert!(replies(&mut bed).iter().all(|(verdict, _)| *verdict == Verdict::Tx));
 }
 
-/// A write that no server executes does not end a copy.
+/// A write that no server executes does not invalidate the cached value.
 #[test]
 fn refused_write_keeps_the_copy() {
     let epochs = Arc::new(Epochs::new());
@@ -339,7 +340,7 @@ fn refused_write_keeps_the_copy() {
     let verdict = bed.send(24, &damaged).0;
     assert_eq!(verdict, Verdict::Drop(DropReason::Malformed));
     assert_eq!(bed.send(24, &get("k1")).0, Verdict::Reply);
-    // The writes of another key use up what the limit allows.
+    // Writes to a different key use up the rate limit.
     let other = udp(CLIENT4, 40_001, VIP4, PORT, &framed(b"delete k2\r\n"));
     let mut writes = 0;
     while bed.send(24, &other).0 == Verdict::Tx {
@@ -348,7 +349,7 @@ fn refused_write_keeps_the_copy() {
     assert!((1..=10_000).contains(&writes), "{writes}");
     assert_eq!(bed.send(24, &set).0, Verdict::Drop(DropReason::FlowRate));
     bed.wait(1);
-    // A read is admitted again. The copy has not ended.
+    // A read is admitted again, and the cached value is still valid.
     assert_eq!(bed.send(24, &get("k1")).0, Verdict::Reply);
     assert_eq!(bed.counted()[4], 0);
 }
