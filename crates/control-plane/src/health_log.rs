@@ -50,14 +50,14 @@ fn line(controller: &Controller, turned: &StateChange) {
     }
 }
 
-/// Logs advice of agents, as lines about one target each.
+/// Logs advice from agents, one line per target.
 pub fn log_advice(controller: &Controller, advised: &[(TargetKey, Advice)]) {
     for (key, Advice { drains, tenths }) in advised.iter().take(LINES) {
         let affected = controller.affected(key);
         let (backend, pool) = (few(&affected.backends), few(&affected.pools));
         let (check, weight_percent) = (&key.check.name, u32::from(*tenths) * 10);
-        // log: The agent of a backend wants another weight or drains the backend, or it has
-        // answered for the first time. `weight_percent` is relative to the configured weight.
+        // log: The agent of a backend requests a different weight or a drain, or has replied for
+        // the first time. `weight_percent` is relative to the configured weight.
         tracing::info!(
             target: "health", change = "backend", %backend, %pool, %check, weight_percent, drains,
             "agent advice applied"

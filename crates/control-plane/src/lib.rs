@@ -6,7 +6,7 @@
 //! snapshots for packet threads, routes for routers (`bgp`) and rows for the admin API. Packets are
 //! handled in `datapath` and `forwarder`.
 //!
-//! Invariant: machines with equal configuration, secrets, health states and overrides choose the
+//! Invariant: machines with the same configuration, secrets, health states and overrides choose the
 //! same backend for every flow. `digest` compares machines. Slot numbers and next hops differ
 //! between machines.
 //!

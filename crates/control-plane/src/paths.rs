@@ -77,7 +77,8 @@ impl Paths {
         &self.check_hops
     }
 
-    /// Checks include failing hops, so that a hop can return.
+    /// Updates the hops through which health checks are sent. Failing hops are included, so that a
+    /// recovered hop can be detected.
     fn follow_check_hops(&self, config: &Config, machine: &str) {
         // The only error is an unknown machine, for which there is nothing to check.
         self.check_hops.replace(check_hops(config, machine, &self.kernel).unwrap_or_default());
@@ -351,7 +352,7 @@ mod tests {
             (both.clone(), hops([resolved(2), failed]), hops([resolved(2), failed])),
             // A new hop is used as soon as it is resolved.
             (resolved(2).into(), hops([resolved(2), pending]), hops([resolved(2), pending])),
-            // All hops are new or down, so the previous one stays in use.
+            // All hops are new or down, so the previous hop stays in use.
             (resolved(9).into(), hops([failed, pending]), resolved(9).into()),
         ] {
             assert_eq!(with_known(&before, found, address), expected);

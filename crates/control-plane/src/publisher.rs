@@ -133,7 +133,7 @@ impl Publisher {
     }
 
     /// Withdraws the routes that are not in the configuration `next`. The withdrawal is the first
-    /// step of a change to the configuration `next`.
+    /// step of a configuration change.
     pub fn withdraw(next: &Config, machine: &str, routes: &mut impl Routes) -> Withdrawal {
         Withdrawal(next.machine(machine).and_then(|machine| routes.withdraw(next, machine)))
     }

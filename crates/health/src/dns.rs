@@ -1,11 +1,12 @@
 //! The DNS check, over UDP.
 //!
-//! A check passes if the response has a record of the requested type. The query uses no TCP and no
-//! EDNS, so responses have at most 512 bytes. A lost query is not repeated before the next attempt.
+//! A check passes if the response has a record of the requested type. The query uses UDP without
+//! EDNS, so a response is at most 512 bytes long. A lost query is not repeated before the next
+//! attempt.
 //!
 //! A compression pointer must point strictly backward, so a response cannot cause an endless loop.
 //!
-//! References: RFC 1035 §4; See RFC 5452 §9.1 (fields that must match).
+//! References: RFC 1035 §4, and RFC 5452 §9.1 (fields that must match).
 
 use std::net::{IpAddr, SocketAddr};
 

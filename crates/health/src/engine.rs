@@ -57,9 +57,9 @@ pub enum Event {
     /// permission. `None` means that the target was probed again or is no longer watched. The
     /// health states do not change, because the backends may be healthy.
     Unable(Vec<(TargetKey, Option<String>)>),
-    /// Targets whose failing hops have changed.
+    /// Targets whose set of failing hops has changed.
     Hops(Vec<FailingHops>),
-    /// New advice of agents about the weights and drains of backends.
+    /// New advice from agents about the weights and drains of backends.
     Advised(Vec<(TargetKey, Advice)>),
     /// The latest result for each server that is being flushed.
     Flushed(Vec<Flushed>),

@@ -16,7 +16,7 @@ pub enum Failure {
     /// No response arrived in time.
     NoAnswer,
     /// The connection was opened, but no response to a packet of full size arrived in time. The
-    /// number is the length of its TCP segment.
+    /// number is the length of the packet's TCP segment in bytes.
     FullSize(u32),
     /// The backend refused the connection.
     Refused,
@@ -42,7 +42,8 @@ pub enum Failure {
         /// The statuses with which the check passes.
         wanted: Vec<RangeInclusive<u16>>,
     },
-    /// The response does not contain the expected bytes. The text shows both.
+    /// The response does not contain the expected bytes. The text shows the expected and the
+    /// received bytes.
     Unexpected(Box<str>),
     /// The first 64 KiB of the body do not contain the expected text.
     Body {
@@ -61,7 +62,8 @@ pub enum Failure {
     /// The NTP server returned a kiss code instead of a time, such as RATE (too many requests),
     /// DENY or INIT.
     Kiss([u8; 4]),
-    /// The agent of the backend reports that the backend is down. The text has its words.
+    /// The agent of the backend reports that the backend is down. The text contains the words of
+    /// the agent.
     Agent(Box<str>),
     /// The NTP server is not synchronized.
     Unsynchronized,

@@ -54,7 +54,8 @@ pub(super) async fn attempt(
 /// Adds headers to the request until it is longer than a TCP segment, so that its first packet has
 /// the full size that the path should carry. Returns the length of a segment in bytes.
 fn pad(request: &mut Request<Empty<Bytes>>, stream: &TcpStream) -> Result<u32, Failure> {
-    // Otherwise the rest of the request would wait for the acknowledgement of the first packet.
+    // Without this option, the rest of the request would wait for the acknowledgement of the first
+    // packet.
     stream.set_nodelay(true).map_err(|error| Failure::from(&error))?;
     let segment = SockRef::from(stream).tcp_mss().map_err(|error| Failure::from(&error))?;
     for _ in 0..segment.div_ceil(PADDING_BYTES) {
@@ -176,7 +177,8 @@ fn failure(error: Error) -> Failure {
     Failure::of_library(own.unwrap_or(&error), "HTTP/1.1")
 }
 
-/// Servers limit the length of a header, so several headers are added.
+/// The value of one padding header. Servers limit the length of a header, so several such headers
+/// are added.
 const PADDING: &str = match std::str::from_utf8(&[b'0'; PADDING_BYTES as usize]) {
     Ok(text) => text,
     Err(_) => "",

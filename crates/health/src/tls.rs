@@ -150,7 +150,7 @@ struct Known {
 }
 
 impl Known {
-    /// Returns `true` if the TLS settings have equal keys. CA texts are compared by address,
+    /// Returns `true` if the TLS settings have the same key. CA texts are compared by address,
     /// because comparing a bundle of 200 KiB would cost more than the cache saves.
     fn is(&self, other: &Self) -> bool {
         let same = match (&self.ca, &other.ca) {

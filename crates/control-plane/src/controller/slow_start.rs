@@ -31,7 +31,7 @@ impl SlowStart {
     }
 
     /// Returns the weight of each pool member in slow start, in quarters of its full weight (1 to
-    /// 3). Memberships that have completed slow start are removed.
+    /// 3). Pool members that have completed slow start are removed.
     pub(super) fn quarters(&mut self, now: Duration) -> HashMap<SlotKey, u8> {
         let quarter = |(since, over): &(Duration, Duration)| {
             let passed = now.saturating_sub(*since).as_nanos();

@@ -1,7 +1,8 @@
-//! The announcement state of each VIP and address family, based on the routes that peers have.
+//! The announcement state of each VIP and address family, based on the routes that peers have
+//! received.
 //!
-//! The decision to announce a VIP is not enough: its state is `announced` only if each of its
-//! routes was sent in an established session that negotiated the address family.
+//! A decision to announce a VIP is not enough: the state of the VIP is `announced` only if each of
+//! its routes was sent in an established session that negotiated the address family.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

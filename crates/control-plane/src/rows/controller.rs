@@ -22,8 +22,8 @@ use health::{HealthState, TargetKey, TargetReport};
 use packet::Family;
 
 impl Controller {
-    /// Returns a row for each configured membership, and for each removed membership that is still
-    /// draining.
+    /// Returns a row for each configured pool member, and for each removed pool member that is
+    /// still draining.
     #[must_use]
     pub fn backend_rows(
         &self,
@@ -58,8 +58,8 @@ impl Controller {
         rows
     }
 
-    /// Groups the memberships that have the same backend and pool and differ only in the VIP of
-    /// their checks. As a result, each backend of a pool is returned once.
+    /// Groups the entries that have the same backend and pool and differ only in the VIP of their
+    /// checks. As a result, each backend of a pool is returned once.
     fn seen<'a>(
         &self,
         memberships: impl Iterator<Item = &'a Membership>,
@@ -70,7 +70,7 @@ impl Controller {
         for membership in memberships {
             let key = &membership.key;
             let state = self.state_of(key, snapshot.state(membership.slot));
-            // Only memberships that are checked through VIPs exist more than once.
+            // Only pool members that are checked through VIPs have several entries.
             let apart = key.vip.as_ref().map(|_| (&*key.pool, &*key.backend, key.address));
             let place = apart.map_or(all.len(), |one| *places.entry(one).or_insert(all.len()));
             match all.get_mut(place) {
@@ -112,7 +112,7 @@ impl Controller {
         }
     }
 
-    /// Returns the state to show for a membership. `Unknown` is shown separately, although packet
+    /// Returns the state to show for a pool member. `Unknown` is shown separately, although packet
     /// threads treat it like `Down`.
     fn state_of(&self, key: &SlotKey, state: SlotState) -> BackendState {
         let unknown = self.runtime_state().health(key) == HealthState::Unknown;
@@ -225,8 +225,8 @@ impl Controller {
         self.config().vips_of(machine).map(row).collect()
     }
 
-    /// Returns the number of memberships in each state, and the names of at most [`DownView::MOST`]
-    /// memberships that are down.
+    /// Returns the number of pool members in each state, and the names of at most
+    /// [`DownView::MOST`] pool members that are down.
     #[must_use]
     pub fn state_totals(&self, snapshot: &Snapshot) -> (StateTotals, Vec<String>) {
         let (mut totals, mut down) = (StateTotals::default(), Vec::new());
@@ -245,7 +245,7 @@ impl Controller {
         (totals, down)
     }
 
-    /// Returns the current state of the memberships to which an override applies. Callers compare
+    /// Returns the current state of the pool members to which an override applies. Callers compare
     /// the states before and after a command.
     #[must_use]
     pub fn stand(&self, backend: &OverrideKey, snapshot: &Snapshot) -> Vec<MembershipChange> {
@@ -264,9 +264,9 @@ impl Controller {
     }
 }
 
-/// A membership with its state for each VIP through which it is checked.
+/// A pool member with its state for each VIP through which it is checked.
 struct Seen<'a> {
-    /// The membership with the best state, which is the state with the lowest rank.
+    /// The entry of the pool member with the best state, which is the state with the lowest rank.
     best: &'a Membership,
     state: BackendState,
     all: Vec<(&'a Membership, BackendState)>,
@@ -282,7 +282,7 @@ impl Seen<'_> {
     }
 }
 
-/// Returns the rank of a state. A membership in a state with a lower rank receives more traffic.
+/// Returns the rank of a state. A pool member in a state with a lower rank receives more traffic.
 fn rank(state: BackendState) -> u8 {
     match state {
         BackendState::Serving => 0,

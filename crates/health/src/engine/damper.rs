@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::Advice;
 
-/// The advice of one target that was published last.
+/// The last published advice for one target.
 #[derive(Debug, Default)]
 pub(super) struct Damper {
     published: Option<Advice>,

@@ -29,8 +29,8 @@ pub(super) struct Rules {
     /// The time within which the target is probed at least once. This time is the longest interval
     /// plus the timeout.
     pub(super) span: Duration,
-    /// `false` if attempts can pass without a response. Such a target cannot end a silence, so its
-    /// failures do not start one either.
+    /// `false` if attempts can pass without a response. Such a target cannot end a silence (see
+    /// [`HealthStates`]), so its failures do not start a silence either.
     pub(super) answers: bool,
 }
 
@@ -221,9 +221,9 @@ impl HealthStates {
         }
     }
 
-    /// Completes a change of the target set, and makes the decisions that are due at `now`. The
-    /// time without any passing check may be long enough for a local failure, or the number of
-    /// targets may have become too small for one.
+    /// Completes a change of the target set, and makes the decisions that are due at `now`. By
+    /// then, no check may have passed for long enough to detect a local failure, or too few targets
+    /// may be left for a local failure.
     pub(super) fn decide(&mut self, now: Duration, out: &mut Changes) {
         self.changing = false;
         if !self.may_hold() {

@@ -25,7 +25,7 @@ pub struct TargetKey {
     pub through: Option<ProxiedTargetKey>,
 }
 
-/// A path that client packets take to a backend, and that a check takes too.
+/// A path to a backend that both client packets and checks take.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProxiedTargetKey {
     /// The destination of the inner packet.
@@ -42,7 +42,8 @@ pub(super) struct Spec {
     /// removed target is reused.
     pub(super) serial: u64,
     /// The serial number of the first target in a series of targets with the same probe. When a
-    /// target is replaced by one with another interval, the new target takes over the health state.
+    /// target is replaced by a target with a different interval, the new target takes over the
+    /// health state.
     pub(super) lineage: u64,
 }
 
@@ -71,8 +72,8 @@ impl Eq for TargetKey {}
 
 impl Hash for TargetKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Of the check, only the kind and the interval are hashed, because they distinguish nearly
-        // all checks. The other fields are compared by `eq`.
+        // The hash of a check covers only the kind and the interval, because they distinguish
+        // nearly all checks. The other fields are compared by `eq`.
         self.address.hash(state);
         self.through.hash(state);
         self.check.kind.hash(state);
