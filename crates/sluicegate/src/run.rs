@@ -271,7 +271,8 @@ impl Daemon {
         });
         let ended = loop {
             tokio::select! {
-                // Health states come first, because a backend that is down must get no packets.
+                // Health states are handled first, because a backend that is down must get no
+                // packets.
                 biased;
                 Some(event) = self.checks.next() => self.take_event(event),
                 () = signals.end.recv() => if self.is_to_end() { break Ok(()) },
@@ -443,7 +444,7 @@ impl Daemon {
         }
         if let Some(more) = lowered.checked_sub(PATHS_NAMED).filter(|more| *more > 0) {
             // log: More path MTUs were lowered at the same time than the log shows. The field
-            // `more` contains the number of those that are not shown.
+            // `more` contains the number of path MTUs that are not shown.
             tracing::info!(more, "more path MTUs lowered");
         }
         changed |= lowered > 0;
@@ -494,7 +495,7 @@ impl Daemon {
     fn log_final_counters(&mut self) {
         let total = self.forwarding.stats(&self.publisher.current(), self.controller.index()).total;
         self.api.listeners.close();
-        // log: The process is stopping. The fields are its final counters.
+        // log: The process is stopping. The fields contain the final counters of the process.
         tracing::info!(
             event = "final_counters",
             received = total.rx,

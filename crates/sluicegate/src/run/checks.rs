@@ -24,7 +24,8 @@ pub(super) struct Checks {
     tunnel_fault: Option<String>,
     /// `true` while a repair of the tunnel is running.
     is_repairing: bool,
-    /// The time at which a local failure began. Health states are frozen until it ends.
+    /// The time at which a local failure began. Health states are frozen until the local failure
+    /// ends.
     local_failure: Option<Instant>,
     unable: Unable,
 }
