@@ -1,8 +1,8 @@
 //! Implements `sluicegate kv top`, which prints the most requested keys of keyed pools as a live
 //! screen, a table or JSON.
 //!
-//! The daemon counts requests per key only while a request of this subcommand is pending: for the
-//! time given by `--for`, after which it sends the result.
+//! The daemon counts requests per key only while a request from this subcommand is pending. The
+//! daemon counts for the time given by `--for` and then sends the result.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -166,8 +166,8 @@ pub enum Command {
         /// One row for each packet thread.
         answer: Answer<Result<WhereView, Refusal>>,
     },
-    /// Captures packets. The capture ends at its limits, when its stream is dropped, or by
-    /// `EndCapture`.
+    /// Captures packets until a limit is reached, the stream is dropped, or `EndCapture` is
+    /// received.
     Capture {
         /// The filter and the limits of the capture.
         command: CaptureCommand,

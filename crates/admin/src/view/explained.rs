@@ -26,18 +26,18 @@ pub struct Explained {
     pub hash: Option<String>,
     /// The entry of the Maglev table, or the point of the hash ring, that selected the backend.
     pub table_entry: Option<u64>,
-    /// The number of entries of the Maglev table, or of points of the hash ring.
+    /// The number of entries in the Maglev table, or of points on the hash ring.
     pub table_size: Option<u64>,
     /// `true` if the backend that was selected first is unavailable and the packet was hashed
     /// again.
     pub rehashed: Option<bool>,
-    /// `true` if the connection table contains the flow, but its backend is unavailable or no
-    /// longer in the service.
+    /// `true` if the connection table contains the flow, but the backend in that entry is
+    /// unavailable or no longer in the service.
     pub reselected: Option<bool>,
     /// The selected backend.
     pub backend: Option<WhereBackend>,
     /// The backends that store the key, in order of preference, if the pool has replicas. Writes go
-    /// to all of them.
+    /// to all of these backends.
     #[serde(default)]
     pub replicas: Vec<WhereBackend>,
 }

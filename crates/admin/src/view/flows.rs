@@ -10,7 +10,7 @@ use super::explained::{Explained, WhereBackend};
 /// A list of tracked flows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowPage {
-    /// The generation from which the names of backends, pools and services are taken.
+    /// The number of the generation from which the names of backends, pools and services are taken.
     pub generation: u64,
     /// The flows, up to the requested limit.
     pub flows: Vec<FlowRow>,

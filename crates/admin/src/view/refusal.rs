@@ -23,7 +23,7 @@ pub enum RefusalKind {
     NotFound,
     /// 409: the request conflicts with the current state.
     Conflict,
-    /// 412: the current configuration differs from the one in `If-Match`.
+    /// 412: the entity tag of the current configuration differs from the tag in `If-Match`.
     Stale,
     /// 428: the `If-Match` header is missing.
     Unconditional,

@@ -16,8 +16,8 @@ pub struct Status {
     pub machine: String,
     /// The name of the cluster.
     pub cluster: String,
-    /// The ID of this process, which changes at each start. Together with the generation number it
-    /// identifies a configuration.
+    /// The ID of this process, which changes at each start. The boot ID and the generation number
+    /// together identify a configuration.
     pub boot_id: String,
     /// The number of the current generation.
     pub generation: u64,
@@ -35,8 +35,8 @@ pub struct Status {
     pub uptime_seconds: f64,
     /// `true` if `/readyz` returns status 200.
     pub ready: bool,
-    /// The reasons why the load balancer is not ready, one sentence each. The list is empty if it
-    /// is ready.
+    /// The reasons why the load balancer is not ready, one sentence each. The list is empty if the
+    /// load balancer is ready.
     pub not_ready: Vec<String>,
     /// `true` if the process is draining and will exit.
     pub stopping: bool,
@@ -61,7 +61,7 @@ pub struct Status {
     pub vips: VipTotals,
     /// The number of pool members in each state.
     pub backends: StateTotals,
-    /// The numbers of BGP sessions and announced VIPs, or null if this machine has no peers.
+    /// The totals of BGP sessions and announced VIPs, or null if this machine has no peers.
     pub bgp: Option<BgpTotals>,
     /// The names of unavailable objects, at most ten of each kind. The total numbers are in other
     /// fields.
@@ -95,11 +95,11 @@ pub struct DigestView {
     /// The SHA-256 digest of all settings that must be the same on all machines of the cluster, in
     /// hex. The digest covers the hash key without revealing it.
     pub configuration: String,
-    /// The SHA-256 digest of the current tables and of the unavailable backends in them, in hex.
-    /// All machines of a shard have the same value within a few check intervals after a change.
-    /// Null if the digests were computed from a configuration file.
+    /// The SHA-256 digest of the current tables and of the unavailable backends in these tables, in
+    /// hex. All machines of a shard have the same value within a few check intervals after a
+    /// change. Null if the digests were computed from a configuration file.
     pub tables: Option<String>,
-    /// The shard of the machine, or null if it has none.
+    /// The shard of the machine, or null if the machine belongs to no shard.
     pub shard: Option<String>,
 }
 
@@ -159,16 +159,16 @@ impl InterfaceRow {
     }
 }
 
-/// The number of VIPs.
+/// The total number of VIPs and the number of ready VIPs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VipTotals {
-    /// The number of all VIPs.
+    /// The total number of VIPs.
     pub total: usize,
     /// The number of VIPs in which all services have enough backends.
     pub ready: usize,
 }
 
-/// The numbers of BGP sessions and announced VIPs.
+/// The totals of BGP sessions and announced VIPs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BgpTotals {
     /// The number of BGP peers of this machine.
@@ -230,7 +230,7 @@ pub struct OverrideRow {
     pub by: String,
     /// The reason given by the operator, or null.
     pub reason: Option<String>,
-    /// The time until the override ends, in seconds. Null if it has no end.
+    /// The time until the override ends, in seconds. Null if the override does not expire.
     pub ends_in_seconds: Option<f64>,
 }
 
