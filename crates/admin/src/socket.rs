@@ -271,8 +271,8 @@ fn find_group(name: &str) -> Result<u32, SocketError> {
 }
 
 const OWNER: u32 = 0o700;
-/// The number of connections that may wait to be accepted. It is the default of the Rust standard
-/// library.
+/// The number of connections that may wait to be accepted. This value is the default of the Rust
+/// standard library.
 const BACKLOG: i32 = 128;
 /// The interval between checks of the socket file. A check costs one system call.
 const EVERY: Duration = Duration::from_secs(1);

@@ -159,7 +159,7 @@ impl Captures {
     }
 }
 
-/// Converts the names in a capture request to slot and service numbers, which stay valid across
+/// Converts the names in a capture request to slot and service IDs, which stay valid across
 /// reloads.
 fn capture_filter(order: &CaptureCommand, snapshot: &Snapshot) -> Result<CaptureFilter, Refused> {
     let vip = order.vip.as_ref().map(|name| Filters::of(&FlowQuery::Vip(name.clone()), snapshot));

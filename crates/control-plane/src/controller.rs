@@ -153,8 +153,8 @@ impl Controller {
         Self::start_by(Compiler::default(), config, machine, next_hops, now)
     }
 
-    /// Compiles the first configuration with `compiler`, which contains the slot and service
-    /// numbers of the previous process.
+    /// Compiles the first configuration with `compiler`, which contains the slot and service IDs of
+    /// the previous process.
     pub fn start_by(
         compiler: Compiler,
         config: Arc<Config>,
@@ -216,7 +216,7 @@ impl Controller {
     }
 
     /// Returns the compiler, or `None` while a job uses it. During a handover, the new process
-    /// needs the slot and service numbers of the compiler.
+    /// needs the slot and service IDs of the compiler.
     #[must_use]
     pub fn compiler(&self) -> Option<&Compiler> {
         self.compiler.as_ref()
@@ -365,8 +365,8 @@ impl Controller {
         self.restate(touched.iter().map(|(key, ..)| key), current, now)
     }
 
-    /// Sets overrides. An empty override deletes the existing one. Returns the snapshot to publish,
-    /// or `None` if no slot state and no fallback changed.
+    /// Sets overrides. An empty override deletes the existing override. Returns the snapshot to
+    /// publish, or `None` if no slot state and no fallback changed.
     ///
     /// # Errors
     /// Returns [`CompileError::Snapshot`] if `current` is not derived from the last snapshot that
@@ -449,8 +449,8 @@ impl Controller {
         Ok((changed || before != self.runtime_state.fallbacks).then_some(next))
     }
 
-    /// Returns a copy of the snapshot `base` in which the slots have the states `states`. In the
-    /// copy, each service uses its configured pool or the fallback pool that currently replaces it.
+    /// Returns a copy of the snapshot `base` with the slot states `states`. In the copy, each
+    /// service uses its configured pool or the fallback pool that currently replaces it.
     fn state_again(
         &mut self,
         base: &Snapshot,

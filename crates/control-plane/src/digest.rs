@@ -6,9 +6,9 @@
 //! them. The digest of the file text is in `config::Source`.
 //!
 //! Invariant: machines that choose the same backends have identical digests, regardless of history,
-//! slot numbers and the order of entries in the file. The digests do not reveal the hash key. The
-//! hash key has 128 random bits, and only a SHA-256 digest over the key's own SHA-256 digest and
-//! other data is shown. Source: FIPS 180-4.
+//! slot IDs and the order of entries in the file. The digests do not reveal the hash key. The hash
+//! key has 128 random bits, and only a SHA-256 digest over the key's own SHA-256 digest and other
+//! data is shown. Source: FIPS 180-4.
 
 mod configuration;
 mod tables;

@@ -3,8 +3,8 @@
 //!
 //! [`HandedState`] refers to objects by name instead of by number, so the new process can apply it
 //! to its own configuration. The binary transfers the state between the processes. `datapath` hands
-//! over connection tables and queues, and `compile` hands over slot and service numbers. Both
-//! processes measure time from the start of the first process.
+//! over connection tables and queues, and `compile` hands over slot and service IDs. Both processes
+//! measure time from the start of the first process.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;

@@ -10,8 +10,8 @@ use health::{Advice, Flush, Flushed, HealthState, StateChange, TargetKey};
 use crate::controller::Controller;
 use compile::SlotKey;
 
-/// Logs one line for each changed health state. If more than 64 states change together, one more
-/// line contains the number of the others.
+/// Logs one line for each changed health state. If more than 64 states change together, an
+/// additional line contains the number of the remaining changes.
 pub fn log_changes(controller: &Controller, turned: &[StateChange]) {
     for one in turned.iter().take(LINES) {
         line(controller, one);

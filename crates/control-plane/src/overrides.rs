@@ -228,8 +228,8 @@ impl Overrides {
         }
     }
 
-    /// Returns the more recent of the origins of an override's state and weight, with the earlier
-    /// of the two expiry times.
+    /// Returns the origin of an override's state or weight, whichever was set later, with the
+    /// earlier of the two expiry times.
     pub(crate) fn of(&self, backend: &OverrideKey) -> Option<(&Note, Option<Duration>)> {
         let given = self.given.get(backend)?;
         let parts = || given.mode.iter().chain(&given.weight);

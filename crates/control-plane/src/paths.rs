@@ -188,7 +188,7 @@ fn wanted(table: &Table, config: &Config, machine: &str, current: &Snapshot) -> 
     }
 }
 
-/// Merges a new table with the previous one, and logs changes. If the kernel is resolving a
+/// Merges a new table with the previous table, and logs changes. If the kernel is resolving a
 /// neighbor, its previous next hop is kept. If a watched destination is missing in `found`, its
 /// previous next hop is kept, because the lookup may have started before a reload added the
 /// destination. Each hop of a multipath route is kept separately.

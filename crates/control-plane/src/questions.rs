@@ -64,7 +64,7 @@ pub trait Client<T>: Debug {
     /// Returns `true` if the client has disconnected.
     fn has_gone(&self) -> bool;
     /// Sends the result to the client. `snapshot` and `index` are used to convert slot and service
-    /// numbers to names.
+    /// IDs to names.
     fn answer(self: Box<Self>, found: T, snapshot: &Snapshot, index: &Index);
 }
 
@@ -129,7 +129,7 @@ pub enum Filters {
 }
 
 impl Filters {
-    /// Converts the VIP or backend name in a query to service or slot numbers.
+    /// Converts the VIP or backend name in a query to service or slot IDs.
     ///
     /// # Errors
     /// Returns [`Refused::NotFound`] if the VIP or backend does not exist.

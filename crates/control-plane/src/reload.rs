@@ -74,7 +74,7 @@ impl Cause {
         }
     }
 
-    /// Returns `true` if the new generation undoes an earlier one.
+    /// Returns `true` if the new generation undoes an earlier generation.
     #[must_use]
     pub const fn is_return_path(self) -> bool {
         matches!(self, Self::Rollback | Self::Unconfirmed)
@@ -202,8 +202,8 @@ pub trait Host: Sync {
         withdrawn: Withdrawn,
         loaded: Loaded,
     ) -> impl Future<Output = Result<Self::Before, Refused>> + Send;
-    /// Compares the new configuration with the previous one. Returns the active generation with its
-    /// changes.
+    /// Compares the new configuration with the previous configuration. Returns the active
+    /// generation with its changes.
     fn compare(&self, before: Self::Before) -> impl Future<Output = InForce> + Send;
     /// Sends the result to the client, and allows the next reload to start.
     fn report(&self, ended: Ended, client: Option<Self::Client>) -> impl Future<Output = ()> + Send;

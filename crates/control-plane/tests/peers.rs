@@ -121,7 +121,7 @@ fn ranks(snapshot: &Snapshot, peers: &PoolTable) -> Vec<Option<IpAddr>> {
     peers.slots.iter().map(address).collect()
 }
 
-/// Peers are health-checked and have slots like backends, but API rows do not contain them. A
+/// Peers are health-checked and have slots like backends, but API responses do not contain peers. A
 /// removed peer that still has a slot is not listed either.
 #[test]
 fn peers_are_not_listed_as_backends() {

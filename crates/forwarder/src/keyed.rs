@@ -119,7 +119,7 @@ pub const GATHER_TIMEOUTS_MS: [u16; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1
 pub struct GatherRules {
     /// The timeout for replies, as an index into [`GATHER_TIMEOUTS_MS`].
     pub timeout: usize,
-    /// The content of the client's reply for keys whose backend does not reply in time.
+    /// The content of the reply to the client for keys whose backend does not reply in time.
     pub late: Late,
 }
 
@@ -169,9 +169,9 @@ pub struct Rings {
     /// servers. `None` if all weights are 0.
     pub all: Option<Arc<Ring>>,
     /// The ring of the backends that were serving when this generation was compiled, for clients
-    /// that eject failed servers. With different weights, the removal of a failed server also
-    /// changes how many points the other servers have. If a backend fails later, its keys move to
-    /// the next point on the ring and stay there until the next generation is compiled.
+    /// that eject failed servers. If weights differ, the removal of a failed server also changes
+    /// how many points the other servers have. If a backend fails later, its keys move to the next
+    /// point on the ring and stay there until the next generation is compiled.
     pub live: Option<Arc<Ring>>,
 }
 

@@ -133,7 +133,8 @@ pub struct Slot {
     /// The next hop toward the backend, or `None` while it is not resolved. If `spread` is set,
     /// this is one of the hops in `spread`.
     pub next_hop: Option<NextHop>,
-    /// The next hops toward the backend if there are several, or `None` if there is at most one.
+    /// The next hops toward the backend if there are several, or `None` if there is at most one
+    /// next hop.
     pub spread: Option<Spread>,
     /// The path MTU to the backend: the maximum size of the outer IP packet, in bytes. If there are
     /// several next hops, this is the smallest of their MTUs.

@@ -497,6 +497,6 @@ fn check_pools(
     Ok(())
 }
 
-/// Slot and service IDs in connection table entries have 24 bits. The value with all bits set is
-/// reserved.
+/// Slot and service IDs in connection table entries are 24 bits wide. The value with all bits set
+/// is reserved.
 const MAX_NUMBER: usize = (1 << 24) - 1;

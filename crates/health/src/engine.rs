@@ -81,7 +81,7 @@ pub struct StateChange {
 pub struct FailingHops {
     /// The target.
     pub key: TargetKey,
-    /// The hops through which the check fails while it passes through another hop.
+    /// The hops through which the check fails while the check passes through a different hop.
     pub hops: Vec<HopNeighbour>,
 }
 

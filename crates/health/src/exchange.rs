@@ -1,8 +1,8 @@
 //! The TCP and UDP checks that send bytes and match the response.
 //!
 //! The expectation is an automaton, which reads the response byte by byte while it arrives. An
-//! attempt reads at most 64 KiB over TCP, or one datagram of at most 4 KiB over UDP. It stores only
-//! the first bytes, for the message of a failure.
+//! attempt reads at most 64 KiB over TCP, or one datagram of at most 4 KiB over UDP. The attempt
+//! stores only the first bytes of the response, which the message of a failure shows.
 //!
 //! References: RFC 792 and RFC 4443 §3.1 (destination unreachable).
 

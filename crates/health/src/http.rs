@@ -138,7 +138,7 @@ async fn contains(mut body: Incoming, wanted: &[u8]) -> Result<bool, Failure> {
 /// match can span two chunks.
 struct Seen<'w> {
     wanted: &'w [u8],
-    /// The last received bytes. Between two chunks, their number is the length of the searched text
+    /// The last received bytes. Between two chunks, this buffer has the length of the searched text
     /// minus one.
     tail: Vec<u8>,
     left: usize,

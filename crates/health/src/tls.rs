@@ -2,8 +2,8 @@
 //!
 //! The root certificates of the system are not used, because backends have private names. If a
 //! check has no CA, neither the certificate of the server nor the signatures of the handshake are
-//! verified, because a server with a false certificate could sign too. Such a check therefore
-//! accepts certificates that the TLS library cannot read.
+//! verified, because a server with a false certificate could also create valid signatures. Such a
+//! check therefore accepts certificates that the TLS library cannot read.
 //!
 //! Each attempt performs a full handshake, because a resumed session would pass even after the
 //! certificate has expired.

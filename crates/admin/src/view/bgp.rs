@@ -56,10 +56,10 @@ pub enum BfdState {
     AdminDown,
     /// The session is down.
     Down,
-    /// This machine receives packets from the peer, but the peer has not confirmed the other
-    /// direction.
+    /// This machine receives packets from the peer, but the peer has not confirmed that it receives
+    /// packets from this machine.
     Init,
-    /// Both sides receive packets from each other.
+    /// This machine and the peer receive packets from each other.
     Up,
     /// The BFD session has not started, because the BGP session is not up.
     Waiting,

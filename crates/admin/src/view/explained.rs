@@ -1,7 +1,7 @@
 //! The decision for a packet, with the names of service, pool and backend. The route `/v1/where`
 //! and the packet tracer return it.
 //!
-//! Packet threads identify these objects by numbers, which the control plane translates to names.
+//! Packet threads identify these objects by IDs, which the control plane translates to names.
 
 use std::fmt;
 use std::net::IpAddr;

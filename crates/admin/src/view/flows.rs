@@ -21,7 +21,7 @@ pub struct FlowPage {
 /// A tracked flow. The connection table stores hashes only, so addresses and ports are unknown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowRow {
-    /// The number of the packet thread that tracks the flow.
+    /// The index of the packet thread that tracks the flow.
     pub thread: usize,
     /// The lower 48 bits of the hash of the flow, in hex.
     pub tag: String,
@@ -84,7 +84,7 @@ pub struct WhereView {
 /// The decision of one packet thread.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WhereRow {
-    /// The number of the packet thread.
+    /// The index of the packet thread.
     pub thread: usize,
     /// The generation that the packet thread used.
     pub generation: u64,

@@ -164,7 +164,7 @@ fn comment(record: &Record, snapshot: &Snapshot, names: &mut HashMap<ServiceId, 
     };
     // Errors are ignored, because writing to a `String` cannot fail.
     if let Some(id) = record.service {
-        // A service number is not reused while a flow can refer to it, so cached names stay valid.
+        // A service ID is not reused while a flow can refer to it, so cached names stay valid.
         let name = names.entry(id).or_insert_with(|| {
             let found = snapshot.services().iter().find(|service| service.id == id);
             found.map_or_else(|| format!("number {}", id.0).into(), |found| Arc::clone(&found.name))

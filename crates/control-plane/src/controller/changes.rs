@@ -366,7 +366,7 @@ pub fn moved_tables(old: &Index, new: &Index) -> Vec<MovedTable> {
     moved
 }
 
-/// The maximum number of prefixes that are reported one by one.
+/// The maximum number of prefixes that are reported individually.
 const NAMED_PREFIXES: usize = 16;
 /// The keys of a VIP whose changes are described by other functions.
 const NAMED_APART: [&str; 8] =

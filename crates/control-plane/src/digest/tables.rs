@@ -5,8 +5,8 @@
 //! entries are included. Machines with identical digests therefore have the same tables in memory.
 //! Connection tables are not included, because each machine has its own.
 //!
-//! Invariant: slot numbers, service numbers, generation numbers and ranks do not affect the digest,
-//! because they differ between machines.
+//! Invariant: slot IDs, service IDs, generation numbers and ranks do not affect the digest, because
+//! they differ between machines.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

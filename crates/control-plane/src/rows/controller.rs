@@ -1,4 +1,4 @@
-//! API rows for backends, health check targets and VIPs, sorted by name.
+//! Builds the API responses for backends, health check targets and VIPs, sorted by name.
 //!
 //! The rows are built from the current snapshot, the traffic counters of slots and services, and
 //! the reports of health checks.
@@ -359,7 +359,7 @@ fn redirected_to(found: &forwarder::Service, serving: usize, snapshot: &Snapshot
     names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Returns the name of the VIP of each service, which is the first word of the service name, such
+/// Returns the VIP name of each service. The VIP name is the first word of the service name, such
 /// as `www` in `www tcp 80`.
 fn vip_names(snapshot: &Snapshot) -> HashMap<ServiceId, &str> {
     let named = snapshot.services().iter().map(|service| (service.id, service.name.split(' ').next()));

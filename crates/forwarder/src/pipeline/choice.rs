@@ -105,8 +105,8 @@ impl Core {
         }
         let guard = packet.service.guard.as_deref();
         let Some(guard) = guard.filter(|guard| guard.is_limited()) else { return Ok(()) };
-        // A full connection table may have evicted established flows. Their packets must not be
-        // counted as new flows.
+        // A full connection table may have evicted established flows. Packets of evicted flows must
+        // not be counted as new flows.
         let goes_on = packet.protocol == protocol::TCP && !packet.begins();
         if goes_on && self.flows.table.is_crowded() {
             return Ok(());

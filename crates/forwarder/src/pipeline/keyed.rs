@@ -129,7 +129,7 @@ impl Core {
         Ok(())
     }
 
-    /// Applies the limits of the VIP. Each request counts as a new flow.
+    /// Applies the limits of the VIP, which treat each request as a new flow.
     #[inline]
     pub(super) fn admit_request(
         &mut self,

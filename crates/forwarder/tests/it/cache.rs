@@ -75,7 +75,7 @@ pub(crate) fn get(key: &str) -> Vec<u8> {
     udp(CLIENT4, 40_000, VIP4, PORT, &framed(format!("get {key}\r\n").as_bytes()))
 }
 
-/// Decapsulates a fetch request. Returns the number of its backend and the request.
+/// Decapsulates a fetch request. Returns the number of the backend and the decapsulated request.
 pub(crate) fn asked(frame: &[u8]) -> (u8, Seen) {
     let ethertype = if frame[14 + 24] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] };
     (frame[14 + 19], seen(&[&frame[..12], &ethertype, &frame[38..]].concat()))
@@ -251,8 +251,8 @@ fn cache_replies_cover_all_requests_tags_and_head_room() {
             );
         }
     }
-    // These commands go to the backend. Their replies need more than the cached value, or they
-    // request several keys.
+    // These commands are forwarded to the backend, because their replies need more than the cached
+    // value or because they request several keys.
     for command in ["gets k1", "get k1 k1", "mg k1 h", "mg k1 l v", "gat 9 nokey"] {
         let frame = udp(CLIENT4, 40_000, VIP4, PORT, &framed(format!("{command}\r\n").as_bytes()));
         let (verdict, sent) = bed.send(24, &frame);

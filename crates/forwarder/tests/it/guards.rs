@@ -158,7 +158,7 @@ fn a_crowded_table_charges_no_packet_of_what_goes_on() {
         assert!(known.into_iter().all(|verdict| verdict == Verdict::Tx));
     }
     assert!(bed.pipeline.flows().is_crowded());
-    // Packets of known flows do not count against the limit. New flows do.
+    // New flows are counted against the limit, but packets of known flows are not.
     publish(&bed, Some(Guard { new_flows_per_second: NonZeroU32::new(3), ..Guard::default() }));
     let mut sent = |source, flags| {
         let frames = (2_000..2_050).map(|port| tcp(source, port, VIP4, 80, flags));

@@ -284,7 +284,7 @@ fn proxied_request_without_reply_holds_no_exchange() {
     let error = bed.answer(&got, &datagram(&got, 0, 1, b"SERVER_ERROR out of memory\r\n"));
     assert_eq!(error, Verdict::Drop(DropReason::KvAnswerLate));
     assert_eq!(bed.through(), [400, 0, 0]);
-    // These requests may have a reply, despite `q`.
+    // Servers may reply to these requests despite the flag `q`.
     for command in
         [&b"ms key 1 q C5\r\nv\r\n"[..], b"ms key 1 q ME\r\nv\r\n", b"mg key v q\r\n", b"ma key q\r\n"]
     {

@@ -63,7 +63,7 @@ impl Traced {
         }
     }
 
-    /// Returns the number of reports, and the numbers of refusals in the order of
+    /// Returns the number of reports, and the number of refusals for each reason in the order of
     /// [`TraceRefusal::ALL`].
     fn counts(&self) -> (u64, [u64; 6]) {
         let counters = &self.bed.counters;

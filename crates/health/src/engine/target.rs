@@ -34,7 +34,7 @@ pub struct ProxiedTargetKey {
     pub encapsulation: Arc<str>,
 }
 
-/// A watched target with the numbers that identify it.
+/// A watched target with its serial number and its lineage.
 #[derive(Debug)]
 pub(super) struct Spec {
     pub(super) watched: Watched,
@@ -93,7 +93,7 @@ pub struct Watched {
     /// The names of the leaf pools to which the target belongs.
     pub pools: Vec<Arc<str>>,
     /// `true` if the backend is already in service. A new target then becomes Down only after
-    /// `fall` failures instead of the first one.
+    /// `fall` failures instead of after the first failure.
     pub serving: bool,
 }
 

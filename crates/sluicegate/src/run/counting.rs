@@ -1,4 +1,4 @@
-//! Counts the flows of each backend and service when an API client requests the numbers.
+//! Counts the flows of each backend and service when an API client requests the counts.
 //!
 //! A count that is younger than [`FRESH`] is reused for further requests, and at most one count
 //! runs at a time. Packet threads count flows only on request. If they do not reply within

@@ -15,8 +15,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 pub(super) struct Predecessor(OwnedFd);
 
 impl Predecessor {
-    /// Opens a pidfd for the old process. Call this while the old process waits for this one, so
-    /// that its process ID cannot have been reused. Returns `None` if the process has already
+    /// Opens a pidfd for the old process. Call this while the old process waits for this process,
+    /// so that its process ID cannot have been reused. Returns `None` if the process has already
     /// exited or the kernel refuses the call.
     pub(super) fn of(pid: i32) -> Option<Self> {
         pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok().map(Self)

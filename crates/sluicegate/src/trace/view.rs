@@ -47,8 +47,8 @@ struct Path<'a> {
 
 impl Seen {
     /// Returns the reports of machines that received the packet directly from the router. Each
-    /// report is returned together with the reports of the machines to which the packet was
-    /// redirected from there.
+    /// report is returned together with the reports of the machines to which the first machine
+    /// redirected the packet.
     fn paths(&self) -> Vec<Path<'_>> {
         let comes_of = |onward: &Report, report: &Report| {
             let to = report.explained.backend.as_ref().map(|machine| &*machine.name);

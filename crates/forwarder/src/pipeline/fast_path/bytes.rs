@@ -31,9 +31,9 @@ impl Core {
         }
     }
 
-    /// Does the same as `write_fast` for a slot with several next hops. It is a separate function,
-    /// because a choice between two headers in `write_fast` would cost each packet four
-    /// instructions.
+    /// Writes the outer headers like `write_fast`, but for a slot with several next hops. This is a
+    /// separate function, because a choice between two headers in `write_fast` would cost each
+    /// packet four instructions.
     #[cold]
     #[inline(never)]
     fn write_by_flow(

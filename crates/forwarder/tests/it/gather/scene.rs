@@ -82,7 +82,8 @@ pub(crate) fn seen(frame: &[u8]) -> Seen {
     }
 }
 
-/// Decapsulates an upstream request. Returns the number of its backend and the request.
+/// Decapsulates an upstream request. Returns the number of the backend and the decapsulated
+/// request.
 pub(crate) fn asked(frame: &[u8]) -> (u8, Seen) {
     let inner =
         [&frame[..12], if frame[14 + 24] >> 4 == 4 { &[8, 0] } else { &[0x86, 0xdd] }, &frame[38..]].concat();

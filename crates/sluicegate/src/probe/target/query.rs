@@ -1,5 +1,5 @@
 //! The query of tcp and udp targets: `send`, `send_hex`, `expect`, `expect_hex` and `expect_regex`,
-//! with percent-encoded values. The names are those of the configuration keys.
+//! with percent-encoded values. The parameters have the same names as the configuration keys.
 
 use config::{Expect, ExpectForm, Payload};
 

@@ -134,7 +134,7 @@ impl Channel {
 
 /// The maximum number of descriptors in one `sendmsg` call.
 const AT_ONCE: usize = 64;
-/// The maximum length of a frame in bytes. The slot numbers of a million backends occupy a tenth of
+/// The maximum length of a frame in bytes. The slot IDs of a million backends occupy a tenth of
 /// this length.
 const LONGEST_FRAME: usize = 1 << 30;
 /// The write timeout. The other process reads without delay, so a timeout means that it has failed.
