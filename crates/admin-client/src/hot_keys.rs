@@ -92,7 +92,8 @@ struct Question {
 
 impl Question {
     fn of(arguments: &Arguments) -> anyhow::Result<Self> {
-        // The daemon responds only after the counting time, so the timeout must be longer.
+        // The daemon responds only after the counting time, so the response timeout must be longer
+        // than this time.
         let wait = arguments.reach.wait.unwrap_or(arguments.within + PATIENCE);
         let client = Client::new(&Reach { wait: Some(wait), ..arguments.reach.clone() })?;
         Ok(Self { client, path: path(arguments) })
@@ -109,7 +110,8 @@ fn path(arguments: &Arguments) -> String {
 }
 
 /// Sends requests repeatedly on a separate thread, so that the operator can quit while a response
-/// is pending. Repeats a request until it is accepted if the daemon is counting for another client.
+/// is pending. If the daemon is counting for another client, the request is repeated until the
+/// daemon accepts it.
 fn look_on(question: Question, first: HotKeysView) -> Receiver<anyhow::Result<HotKeysView>> {
     let (sender, looks) = mpsc::channel();
     std::thread::spawn(move || {

@@ -157,8 +157,8 @@ fn listed(generations: &[GenerationRow]) -> String {
     table(["generation", ">ago", "cause", "by", "files", ">bytes"], generations.iter().map(row))
 }
 
-/// Returns the time in seconds since a Unix timestamp. The daemon runs on this machine, so both
-/// processes use the same clock.
+/// Returns the time in seconds since a Unix timestamp. The daemon runs on this machine, so this
+/// process and the daemon use the same clock.
 #[expect(clippy::cast_precision_loss, reason = "an `f64` is exact for Unix times in seconds")]
 fn since(unix_seconds: u64) -> f64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -1,5 +1,5 @@
 //! Limits how many connections a listener can have. If the limit is reached, a stalled connection
-//! is closed to admit a new one.
+//! is closed to admit a new connection.
 //!
 //! A connection is stalled if its client has been sending a request for [`REQUEST_TIME`] or reading
 //! a response for [`RESPONSE_TIME`]. The connection that has been stalled for the longest time is
@@ -64,7 +64,7 @@ impl Phase {
     }
 }
 
-/// The permit of a connection. Dropping the permit returns it.
+/// The permit of a connection. Dropping the value returns the permit to the limiter.
 #[derive(Debug)]
 pub(crate) struct Permit {
     progress: Progress,

@@ -208,8 +208,8 @@ fn close(schema: &mut Value) {
     {
         duration["minimum"] = json!(0);
     }
-    // The format "ip" exists only in schemars. JSON Schema validators know the formats "ipv4" and
-    // "ipv6".
+    // Only schemars uses the format "ip". JSON Schema validators support the formats "ipv4" and
+    // "ipv6" instead.
     for address in properties.values_mut().filter(|property| property["format"] == "ip") {
         address["anyOf"] = json!([{ "format": "ipv4" }, { "format": "ipv6" }]);
         address.as_object_mut().map(|address| address.remove("format"));

@@ -159,7 +159,7 @@ impl fmt::Display for Peer {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Streaming(Arc<AtomicBool>);
 
-/// A guard for an active capture stream. Dropping it clears the flag of the connection.
+/// A guard for an active capture stream. Dropping the guard clears the flag of the connection.
 #[derive(Debug)]
 pub(super) struct Stream(Arc<AtomicBool>);
 

@@ -228,8 +228,9 @@ fn bind(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, (u
 /// Binds a listening socket whose file gives no permission to anybody. Otherwise other users could
 /// connect before [`give`] sets the permissions.
 ///
-/// Linux creates the file with the permissions of the unbound socket. Unlike a umask change, which
-/// affects the whole process, this does not affect files that other threads create.
+/// Linux creates the file with the permissions of the unbound socket. Setting the permissions of
+/// the unbound socket does not affect files that other threads create, in contrast to a change of
+/// the umask.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     fchmod(&socket, Mode::empty())?;

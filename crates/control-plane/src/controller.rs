@@ -241,7 +241,8 @@ impl Controller {
             affected.backends.insert(Arc::clone(&key.backend));
             affected.pools.insert(Arc::clone(&key.pool));
             let within = self.index.membership(key).map_or(&[][..], |membership| &membership.pools);
-            // The log names only three VIPs. The limit saves work in large configurations.
+            // The log names only three VIPs. The limit on the number of VIPs saves work in large
+            // configurations.
             let all = within.iter().flat_map(|pool| self.plan.vips_of(pool)).take(VIPS_NAMED);
             match &key.vip {
                 Some(at) => _ = affected.vips.insert(Arc::clone(&at.vip)),

@@ -34,9 +34,10 @@ pub const TABLE_ALGORITHM: u32 = maglev_hash::ALGORITHM_VERSION;
 /// - `[vip]` with the content of its prefix lists
 /// - `[trace]`
 ///
-/// The sections `[machine]`, `[bgp]`, `[io]`, `[log]` and `[admin]` are not included. Changes of
-/// the last three sections may be tested on one machine first. The order of entries, comments, the
-/// notation of values and the way the configuration is split into files do not affect the digest.
+/// The sections `[machine]`, `[bgp]`, `[io]`, `[log]` and `[admin]` are not included. Operators may
+/// test changes of `[io]`, `[log]` and `[admin]` on one machine first. The digest does not depend
+/// on comments, the order of entries, the notation of values, or how the configuration is split
+/// into files.
 ///
 /// # Cost
 /// The configuration is serialized as JSON and hashed. Computing the digest takes 22 to 30 ms for

@@ -1,10 +1,10 @@
 //! The control-plane state that the old process hands over to the new process: overrides, health
 //! states, learned path MTUs, and the memcached servers that must be flushed before they serve.
 //!
-//! [`HandedState`] refers to objects by name instead of by number, so the new process can apply it
-//! to its own configuration. The binary transfers the state between the processes. `datapath` hands
-//! over connection tables and queues, and `compile` hands over slot and service IDs. Both processes
-//! measure time from the start of the first process.
+//! [`HandedState`] refers to objects by name instead of by ID, so the new process can apply the
+//! state to its own configuration. The binary transfers the state between the processes. `datapath`
+//! hands over connection tables and queues, and `compile` hands over slot and service IDs. Both
+//! processes measure time from the start of the first process.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;

@@ -72,7 +72,7 @@ pub fn log_flushes(controller: &Controller, begun: &[Flush]) {
     {
         let SlotKey { backend, pool, .. } = key;
         // log: A server of a keyed pool with `rejoin = "flush"` was unavailable. The server is
-        // flushed before it serves again.
+        // flushed before it receives requests again.
         tracing::info!(
             target: "health", change = "backend", %backend, %pool, %server, "flush started"
         );
@@ -87,11 +87,11 @@ pub fn log_flushed(controller: &Controller, outcomes: &[Flushed]) {
             continue;
         };
         match result {
-            // log: A server was flushed and can serve again.
+            // log: A memcached server was flushed and can serve requests again.
             Ok(()) => tracing::info!(
                 target: "health", change = "backend", %backend, %pool, %address, "flush completed"
             ),
-            // log: A server did not acknowledge `flush_all`, so it does not serve. Examine the
+            // log: A server did not acknowledge `flush_all`, so the server is not used. Examine the
             // server. With `rejoin = "serve"`, servers are used without a flush and may return
             // outdated values.
             Err(reason) if before.last_error.as_ref() != Some(reason) => tracing::warn!(

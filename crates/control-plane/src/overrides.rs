@@ -322,7 +322,7 @@ fn absent(controller: &Controller, backend: &OverrideKey) -> Refused {
     Refused::NotFound(format!("no backend \"{}\"{pool}", backend.backend))
 }
 
-/// The maximum weight. The configuration has the same limit.
+/// The maximum weight. The configuration check enforces the same limit.
 const MAX_WEIGHT: u32 = 65_535;
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! `next_hop` reads routes and neighbors from the kernel, and `compile::path_mtu` stores learned
 //! path MTUs. This module updates snapshots with the next hops and the path MTUs. Invariant: a
 //! known next hop stays in use until the kernel marks the neighbor as failed, or until health
-//! checks fail through this hop and pass through another one.
+//! checks fail through this hop and pass through a different hop.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -239,8 +239,8 @@ fn with_known(before: &Hops, found: Hops, address: IpAddr) -> Hops {
     if keeps_all && before.first().is_ok() { before.clone() } else { next }
 }
 
-/// Returns the table without the hops through which a health check of a backend fails. If that
-/// would leave a backend without a hop, because its checks disagree, the backend keeps all hops.
+/// Returns the table without the hops through which a health check of a backend fails. If all hops
+/// of a backend would be removed, because its checks disagree, the backend keeps all hops.
 fn without_failing(table: &Table, failing: &HashMap<TargetKey, Vec<NeighbourKey>>) -> Table {
     let mut table = table.clone();
     let mut by_backend: HashMap<IpAddr, HashSet<NeighbourKey>> = HashMap::new();
@@ -278,7 +278,8 @@ fn log_hops(before: &NextHops, now: &NextHops) {
         match why {
             Some(why) => {
                 // log: One of several next hops of backends is no longer used. The remaining next
-                // hops carry its flows. Check the link and the router of this next hop.
+                // hops carry the flows of the unused next hop. Check the link and the router of
+                // this next hop.
                 tracing::warn!(change = "backend", %neighbour, interface, backends, %why, "next hop skipped");
             }
             None => {

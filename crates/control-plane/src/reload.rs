@@ -109,8 +109,8 @@ pub struct About {
     pub cause: Cause,
     /// The operator who requested the reload through the API, or `None` for other causes.
     pub by: Option<String>,
-    /// The time within which the new generation must be confirmed. If it is not confirmed in time,
-    /// it is rolled back.
+    /// The time within which the new generation must be confirmed. If the new generation is not
+    /// confirmed in time, it is rolled back.
     pub confirm: Option<Duration>,
     /// `true` if the limit `cluster.max_moved` does not apply to this reload.
     pub force: bool,
@@ -272,7 +272,7 @@ impl Ended {
                     _ => Vec::new(),
                 };
                 // log: A reload was rejected, so the current generation stays active. Fix the
-                // errors in `problems`. `sluicegate config check` lists all of them.
+                // errors in `problems`. `sluicegate config check` lists all errors.
                 tracing::error!(
                     change = "reload",
                     error = %refused,

@@ -114,7 +114,7 @@ fn peers_of_a_shard_may_send_gre_from_all_addresses() {
     }
 }
 
-/// Returns the address of the machine for each rank. The result is `None` for the machine itself.
+/// Returns the address of the machine for each rank. The address is `None` for the machine itself.
 fn ranks(snapshot: &Snapshot, peers: &PoolTable) -> Vec<Option<IpAddr>> {
     let address =
         |slot: &forwarder::SlotId| (*slot != THIS_MACHINE).then(|| snapshot.slots()[slot.0 as usize].address);

@@ -134,7 +134,7 @@ pub struct CaptureReceiver {
 
 #[derive(Debug)]
 struct Shared {
-    // Relaxed ordering is enough, because no other data depends on these values.
+    // Relaxed ordering is sufficient, because no other data depends on these values.
     open: AtomicBool,
     matched: Counter,
     taken: Counter,

@@ -52,7 +52,7 @@ pub(crate) struct Holders {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holder {
     pub(crate) selection: Selection,
-    /// `true` if the key is assigned to this backend. `false` for a failover backend.
+    /// `true` if the key is assigned to this backend. The value is `false` for a failover backend.
     pub(crate) is_own: bool,
 }
 

@@ -166,7 +166,7 @@ pub enum Placement {
 #[derive(Clone, Debug)]
 pub struct Rings {
     /// The ring of all backends with a weight above 0, for clients that do not eject failed
-    /// servers. `None` if all weights are 0.
+    /// servers. The value is `None` if all weights are 0.
     pub all: Option<Arc<Ring>>,
     /// The ring of the backends that were serving when this generation was compiled, for clients
     /// that eject failed servers. If weights differ, the removal of a failed server also changes
@@ -237,8 +237,8 @@ pub(crate) fn refused(refusal: Refusal) -> DropReason {
         Refusal::WrongLength => DropReason::KvWrongLength,
         Refusal::WrongOffsets => DropReason::KvWrongOffsets,
         Refusal::OtherApplication => DropReason::KvOtherApplication,
-        // The enum in `kv-switch` is non-exhaustive. An unknown reason still means that the request
-        // cannot be forwarded.
+        // The enum in `kv-switch` is non-exhaustive. A request that is refused for an unknown
+        // reason cannot be forwarded either.
         _ => DropReason::KvUnknownVerb,
     }
 }

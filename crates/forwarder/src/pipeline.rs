@@ -527,7 +527,7 @@ impl Forward for Pipeline {
 }
 
 /// Prefetches the first two cache lines of each frame, which hold the headers. The NIC has just
-/// written the frames, so these lines may not be in the CPU cache.
+/// written the frames, so the headers may not be in the CPU cache.
 #[inline(always)]
 fn ask_for_headers(packets: &[Packet<'_>]) {
     for packet in packets {

@@ -10,7 +10,7 @@ use packet::{Family, Mac, Template};
 use crate::{HopTable, InterfaceId, Tagging};
 
 /// The number of a configuration generation. A process starts with generation 1, and each new
-/// generation is one higher.
+/// generation has the next higher number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(pub u64);
 

@@ -256,7 +256,8 @@ impl Snapshot {
     }
 
     /// Returns `true` if a backend of a keyed pool may send replies to upstream requests from this
-    /// address and port. The packet thread that sent the request compares them with its request.
+    /// address and port. The packet thread that sent the request compares the address and the port
+    /// with its request.
     #[cold]
     pub(crate) fn may_answer(&self, source: &[u8; 16], port: u16) -> bool {
         let at_vip = self.vips.find(source, packet::protocol::UDP, port);

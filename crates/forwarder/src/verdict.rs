@@ -80,9 +80,9 @@ pub trait Outlet {
     /// returns [`FragmentStep::End`] or [`FragmentStep::Failed`]. If the slot is empty, this
     /// function does nothing.
     ///
-    /// In the counters, the first fragment is counted as the held packet, and all further fragments
-    /// as originated packets. If no frame is free or the transmit ring is full, the remaining
-    /// fragments are not sent, and the held packet is counted as dropped.
+    /// The first fragment is counted as the held packet, and all further fragments as originated
+    /// packets. If no frame is free or the transmit ring is full, the remaining fragments are not
+    /// sent, and the held packet is counted as dropped.
     fn split(&mut self, slot: HoldSlot, carve: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> FragmentStep);
 }
 

@@ -76,7 +76,8 @@ pub struct StateChange {
     pub why: Option<String>,
 }
 
-/// The failing hops of one target. The list is complete, and empty if the target was removed.
+/// The failing hops of one target. The list contains all failing hops of the target, and is empty
+/// if the target was removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailingHops {
     /// The target.

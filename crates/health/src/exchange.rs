@@ -19,7 +19,7 @@ use super::failure::quote;
 use super::{Dialer, Failure, Interim, Pass};
 
 /// Sends the payload, and reads until the response contains the expectation. If the time limit
-/// expires before that, the failure shows what has arrived.
+/// expires first, the failure shows the bytes that have arrived.
 pub(super) async fn over_tcp(
     check: &TcpCheck,
     expect: &Expect,
@@ -50,7 +50,7 @@ pub(super) async fn over_tcp(
 }
 
 /// Sends one datagram. Without an expectation, any response passes, and so does silence until the
-/// time limit. An ICMP error fails in both cases.
+/// time limit. An ICMP error makes the check fail with and without an expectation.
 pub(super) async fn over_udp(
     check: &UdpCheck,
     address: IpAddr,

@@ -1,8 +1,8 @@
 //! The HTTP/1.1 check, with or without TLS.
 //!
-//! A check passes if the status is an expected one and the body contains the expected text, if one
-//! is configured. Redirects are not followed. The status of a redirect is compared like any other
-//! status.
+//! A check passes if the status is one of the expected statuses and the body contains the expected
+//! text, if one is configured. Redirects are not followed. The status of a redirect is compared
+//! like any other status.
 //!
 //! An attempt reads and stores at most 16 KiB of headers and 64 KiB of body. Without an expected
 //! text, the body is not read.

@@ -201,8 +201,8 @@ impl ServerCertVerifier for Anyone {
     }
 }
 
-/// The signature schemes that a client offers with `verify = false`. The library itself supports
-/// neither P-521, Ed448 nor SHA-1.
+/// The signature schemes that a client offers with `verify = false`. The TLS library itself does
+/// not support P-521, Ed448 or SHA-1.
 const ANY_SCHEME: [SignatureScheme; 13] = [
     SignatureScheme::ECDSA_NISTP256_SHA256,
     SignatureScheme::ECDSA_NISTP384_SHA384,

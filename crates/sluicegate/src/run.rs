@@ -313,8 +313,8 @@ impl Daemon {
         match self.controller.health_states(&health_states, &self.publisher.current(), now) {
             Ok(Some(snapshot)) => self.publish_states(snapshot),
             Ok(None) => {}
-            // log: New health states could not be applied. The next change of a health state
-            // includes them. Report a bug if the line is repeated.
+            // log: New health states could not be applied. The next change of a health state also
+            // applies these states. Report a bug if the line is repeated.
             Err(error) => tracing::error!(%error, "health states not applied"),
         }
         log_changes(&self.controller, &turned);

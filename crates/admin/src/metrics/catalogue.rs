@@ -3,7 +3,7 @@
 //! Metrics of packet threads, sockets and the XDP program are defined in the tables of the crate
 //! `counters`, and all other metrics in this file. Tests compare the exposition,
 //! `docs/reference/metrics.md`, the alert rules and the dashboard with [`all`]. The module
-//! `samples` computes the values.
+//! `samples` computes the values of the metrics.
 
 use counters::{Kind, Metric};
 use prometheus::core::Desc;

@@ -136,7 +136,7 @@ pub struct AnnouncedVip {
     /// The announcement state.
     pub state: AnnouncementState,
     /// The reason why the VIP is not announced, or why its routes have the graceful-shutdown
-    /// community, in one sentence. Null if the VIP is announced normally.
+    /// community, in one sentence. The value is null if the VIP is announced normally.
     pub why: Option<String>,
     /// The remaining hold-down time in seconds, or null if the VIP is not held down.
     pub returns_in_seconds: Option<f64>,

@@ -1,5 +1,5 @@
 //! The decision for a packet, with the names of service, pool and backend. The route `/v1/where`
-//! and the packet tracer return it.
+//! and the packet tracer return this decision.
 //!
 //! Packet threads identify these objects by IDs, which the control plane translates to names.
 
@@ -64,14 +64,15 @@ pub enum Step {
     FlowTable,
     /// The Maglev table.
     Maglev,
-    /// The hash ring of a keyed pool. `table_entry` is the point on the ring.
+    /// The hash ring of a keyed pool. The field `table_entry` contains the index of the point on
+    /// the ring.
     Ring,
     /// All local backends are unavailable, and `backend` is another cluster.
     Remote,
     /// The fragment table.
     FragmentTable,
     /// The fragment is sent to another machine of the cluster, which collects the fragments of the
-    /// datagram. `backend` is that machine.
+    /// datagram. The field `backend` contains the collecting machine.
     Redirect,
 }
 

@@ -63,6 +63,7 @@ pub struct TargetRow {
     pub last_error_seconds: Option<f64>,
     /// The duration of the last successful attempt in microseconds, or null if there was none.
     pub latency_us: Option<u64>,
-    /// The results of the last attempts, oldest first. `true` means that the attempt passed.
+    /// The results of the last attempts, oldest first. The value `true` means that the attempt
+    /// passed.
     pub history: Vec<bool>,
 }

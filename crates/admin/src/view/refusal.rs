@@ -64,8 +64,8 @@ pub struct ProblemView {
 }
 
 /// The severity of a problem.
-// This crate does not depend on crates with domain types, so it defines its own type.
-// `control-plane` converts it (`rows/refusal.rs`).
+// This crate does not depend on crates with domain types, so it defines its own severity type. The
+// crate `control-plane` converts the type (`rows/refusal.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {

@@ -83,8 +83,8 @@ pub struct FamilyRow {
 }
 
 /// An address family.
-// This crate does not depend on crates with domain types, so it defines its own type.
-// `control-plane` converts it (`rows`).
+// This crate does not depend on crates with domain types, so it defines its own type for address
+// families. The crate `control-plane` converts the type (`rows`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {

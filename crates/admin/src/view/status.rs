@@ -63,8 +63,8 @@ pub struct Status {
     pub backends: StateTotals,
     /// The totals of BGP sessions and announced VIPs, or null if this machine has no peers.
     pub bgp: Option<BgpTotals>,
-    /// The names of unavailable objects, at most ten of each kind. The total numbers are in other
-    /// fields.
+    /// The names of unavailable objects, at most ten of each kind. Other fields contain the total
+    /// numbers of these objects.
     pub down: DownView,
     /// The active overrides of operators.
     pub overrides: Vec<OverrideRow>,
@@ -113,10 +113,10 @@ pub enum Drift {
     /// The file has changed since the last reload.
     FileChanged,
     /// The current configuration was uploaded with the API. The next reload of the file replaces
-    /// it.
+    /// the uploaded configuration.
     Api,
     /// The current configuration was restored by a rollback and differs from the file. The next
-    /// reload of the file, or a restart, replaces it.
+    /// reload of the file, or a restart, replaces the restored configuration.
     RolledBack,
 }
 
@@ -140,7 +140,7 @@ pub struct InterfaceRow {
     pub link: bool,
     /// The MTU of the interface: the maximum size of an IP packet in bytes.
     pub mtu_bytes: u32,
-    /// The maximum size of an IP packet that packet threads accept, in bytes. The size is fixed
+    /// The maximum size of an IP packet that packet threads accept, in bytes. This maximum is fixed
     /// when the process starts.
     pub largest_packet_bytes: u32,
 }

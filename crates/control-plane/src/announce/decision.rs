@@ -1,4 +1,4 @@
-//! Decides which VIPs are announced. The code has no I/O and takes the time as an argument.
+//! Decides which VIPs are announced. The code performs no I/O and takes the time as an argument.
 //!
 //! A VIP *qualifies* while it meets the conditions for an announcement. A VIP that no longer
 //! qualifies is withdrawn immediately, with one exception: while a stall of the forwarder is short,

@@ -8,7 +8,7 @@ use forwarder::{
 use packet::Encapsulation;
 
 /// Converts the slot and service IDs in an explanation to names. `snapshot` may be newer than the
-/// snapshot of the explanation, because slot and service IDs keep their meaning across snapshots.
+/// snapshot of the explanation, because a slot or service ID has the same meaning in all snapshots.
 #[must_use]
 pub fn explained(explanation: &Explanation, snapshot: &Snapshot) -> Explained {
     let wanted = explanation.service;

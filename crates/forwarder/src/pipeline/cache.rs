@@ -401,7 +401,7 @@ fn read<'a>(
         lease: rules.lease,
         fills_per_server: rules.fills_per_server,
         // A new configuration invalidates all older cached values. A state change of a backend
-        // invalidates only the values from that backend, and is handled elsewhere.
+        // invalidates only the values from that backend. Other code handles this case.
         generation: batch.snapshot.generation().0,
         asked: AskedAt::of(flow),
     }
@@ -437,7 +437,7 @@ const MOST_SAVED: usize = 512;
 /// The maximum length of the protocol header in front of a prepared reply, in bytes.
 const MOST_FRONT: usize = 16;
 /// The maximum length of a link header with two VLAN tags, in bytes. Every request frame is longer
-/// than this.
+/// than this maximum.
 const MOST_LINK: usize = 22;
 /// The maximum difference, in bytes, between the length of a reply frame and the total length of
 /// the request frame and the value.

@@ -31,8 +31,8 @@ pub struct UpstreamRequests {
     /// The source port pool, which all threads share.
     pub ports: SourcePorts,
     /// The maximum number of pending client requests per service for keys on several backends. All
-    /// services together may have 1.5 times as many. The factor of 1.5 also applies to `passing`
-    /// and `writes`.
+    /// services together may have 1.5 times as many pending requests. The factor of 1.5 also
+    /// applies to `passing` and `writes`.
     pub requests: usize,
     /// The maximum number of pending proxied requests per service.
     pub passing: usize,
@@ -64,9 +64,9 @@ pub(super) struct UpstreamTable {
     /// The writes whose outcome is known. Clients receive the replies to these writes before the
     /// iteration ends.
     pub(super) decided: Vec<u32>,
-    /// The number of frames that are available for new requests. This is the number of free frames
-    /// at the end of the last iteration, minus the frames that are needed by requests that began
-    /// since then.
+    /// The number of frames that are available for new requests. The value is the number of free
+    /// frames at the end of the last iteration, minus the frames that are needed by requests that
+    /// began since then.
     pub(super) frames: usize,
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Rules {
     pub(super) fall: u32,
     /// The number of consecutive failures after which a target in the state Unknown becomes Down.
     pub(super) first_fall: u32,
-    /// The time within which the target is probed at least once. This time is the longest interval
+    /// The time within which the target is probed at least once. The span is the longest interval
     /// plus the timeout.
     pub(super) span: Duration,
     /// `false` if attempts can pass without a response. Such a target cannot end a silence (see
@@ -222,9 +222,9 @@ impl HealthStates {
         }
     }
 
-    /// Completes a change of the target set, and makes the decisions that are due at `now`. By
-    /// then, no check may have passed for long enough to detect a local failure, or too few targets
-    /// may be left for a local failure.
+    /// Completes a change of the target set, and makes the decisions that are due at `now`. For
+    /// example, the time without a passing check may now be long enough for a local failure, or too
+    /// few targets may be left for one.
     pub(super) fn decide(&mut self, now: Duration, out: &mut Changes) {
         self.changing = false;
         if !self.may_hold() {

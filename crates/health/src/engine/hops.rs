@@ -16,7 +16,8 @@ use futures_util::future::join_all;
 
 use crate::{CheckHop, Dialer, Failure, HopNeighbour, Interim, Pass, attempt, lock};
 
-/// The result of an attempt through one hop, with its duration. `None` while the attempt runs.
+/// The result of an attempt through one hop, with its duration. The value is `None` while the
+/// attempt runs.
 type HopResult = Option<(Result<Pass, Failure>, Duration)>;
 
 /// A running attempt through several hops.

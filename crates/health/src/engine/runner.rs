@@ -522,8 +522,8 @@ fn rules(watched: &Watched) -> Rules {
 /// The maximum number of target changes that are applied per iteration. Each change takes about a
 /// microsecond.
 const CHANGES: usize = 256;
-/// The maximum number of attempts that are started per iteration. The kernel needs 10 to 20 µs for
-/// each.
+/// The maximum number of attempts that are started per iteration. The kernel needs 10 to 20 µs to
+/// start an attempt.
 const STARTS: usize = 32;
 /// The number of results after which state changes are published.
 const RESULTS: usize = 32;

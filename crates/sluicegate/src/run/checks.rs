@@ -150,7 +150,7 @@ impl Checks {
                 self.watch(controller);
                 self.tunnel_fault = None;
                 // log: Another program removed the device, a rule or a route of the health check
-                // tunnel. The tunnel was created again. Find the program that removes it.
+                // tunnel. The tunnel was created again. Find out which program removed it.
                 tracing::warn!("health check tunnel recreated");
             }
             Found::Broken(error) => {

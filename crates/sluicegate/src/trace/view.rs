@@ -169,8 +169,8 @@ fn is_later(report: &Report) -> bool {
     report.source.port() == 0 && report.destination.port() == 0
 }
 
-/// Returns a filter that selects the reports about one fragment. The number 0 selects a whole
-/// packet or its first fragment.
+/// Returns a filter that selects the reports about one fragment. The fragment number 0 selects a
+/// whole packet or its first fragment.
 fn is_piece(number: usize) -> impl Fn(&Report) -> bool {
     move |report| is_later(report) == (number > 0)
 }

@@ -50,7 +50,7 @@ pub(crate) fn bed(late: Late) -> Bed {
     bed_of(gathering(late))
 }
 
-/// A UDP datagram, parsed with etherparse. Its checksums have been verified.
+/// A UDP datagram, parsed with etherparse. The checksums of the datagram have been verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) link: Vec<u8>,
