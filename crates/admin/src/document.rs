@@ -253,7 +253,7 @@ const REFUSALS: &[Known] = &[
     Known {
         status: 412,
         name: "Stale",
-        description: "The current configuration differs from the one named in If-Match.",
+        description: "The entity tag of the current configuration differs from the tag in If-Match.",
         always: false,
     },
     Known { status: 413, name: "TooLarge", description: "The request body is too large.", always: true },

@@ -75,7 +75,7 @@ fn judge_answer(answer: &[u8], query: &[u8]) -> Result<(), Failure> {
     let question = query.get(HEADER_BYTES..).unwrap_or_default();
     let repeated = answer.get(HEADER_BYTES..HEADER_BYTES + question.len());
     if [q0, q1] != [0, 1] || !repeated.is_some_and(|repeated| repeated.eq_ignore_ascii_case(question)) {
-        return Err(Failure::malformed("DNS response to another question"));
+        return Err(Failure::malformed("DNS response to a different question"));
     }
     let wanted = question.split_last_chunk::<4>().map(|(_, kind)| *kind).ok_or_else(broken)?;
     let mut at = HEADER_BYTES + question.len();

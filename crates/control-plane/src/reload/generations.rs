@@ -106,7 +106,9 @@ impl Generations {
         found.ok_or_else(|| {
             Refused::NotFound(match generation {
                 Some(number) => {
-                    format!("generation {number} is not stored; `config history` lists the stored ones")
+                    format!(
+                        "generation {number} is not stored; `config history` lists the stored generations"
+                    )
                 }
                 None => "no previous generation is stored".to_owned(),
             })

@@ -16,7 +16,7 @@ impl Daemon {
             // log: New weights or drains that agents requested could not be applied. They are
             // applied together with the next change that an agent requests. Report a bug if the
             // line is repeated.
-            Err(error) => tracing::error!(%error, "advice of agents not applied"),
+            Err(error) => tracing::error!(%error, "advice from agents not applied"),
         }
         log_advice(&self.controller, advised);
     }
