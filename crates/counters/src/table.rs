@@ -111,8 +111,8 @@ groups! {
         /// Packets that this thread had to move in memory, because the outer headers for their
         /// backend need more or less space than the XDP program reserved.
         head_room_mismatch: counter "packets" "thread_head_room_mismatch_packets_total" [];
-        /// Flows that moved to another backend because their previous backend was removed or was
-        /// down, or because it was draining when a new connection reused the 5-tuple.
+        /// Flows that moved to another backend because their previous backend was removed, was
+        /// down, or was draining when a new connection reused the 5-tuple.
         reselected: counter "flows" "thread_reselected_flows_total" [];
         /// Backend selections in which the packet was hashed again, because the first choice in the
         /// Maglev table was not serving.

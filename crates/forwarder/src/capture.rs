@@ -109,7 +109,8 @@ pub struct TapSize {
 pub struct Tap {
     filter: CaptureFilter,
     snap: usize,
-    /// The number of matching packets up to and including the next packet that is recorded.
+    /// The number of matching packets until the next recorded packet, which is included in the
+    /// number.
     until: u32,
     /// `true` if the tap was still open at the start of the current batch.
     open: bool,

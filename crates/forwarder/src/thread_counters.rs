@@ -17,7 +17,7 @@ pub struct PairCounter {
     /// packets that are later dropped because a transmit ring is full. Those packets are also
     /// counted in `tx_full`.
     pub packets: Counter,
-    /// The total length of these packets as received, in bytes, including Ethernet headers.
+    /// The total length of the forwarded packets as received, in bytes, including Ethernet headers.
     pub bytes: Counter,
     /// The number of times that a backend was chosen for a flow. The number includes new flows,
     /// flows that moved to another backend, and each packet of an untracked flow.

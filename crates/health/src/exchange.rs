@@ -118,7 +118,8 @@ impl<'e> Search<'e> {
 
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 const BUFFER_BYTES: usize = 4 << 10;
-/// One byte more than a message shows, so that the message shows that the response is longer.
+/// The number of stored bytes, which is one more than a message shows, so that the message can
+/// indicate a longer response.
 const HEAD_BYTES: usize = 41;
 
 #[cfg(test)]

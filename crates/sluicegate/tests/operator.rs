@@ -445,7 +445,7 @@ impl std::io::Write for Written {
     }
 }
 
-/// The configuration in this test has a warning, and its interface does not exist.
+/// The configuration in this test has a warning and names an interface that does not exist.
 #[test]
 fn start_log_has_no_escape_sequences() {
     let balancer = Balancer::start();

@@ -140,7 +140,8 @@ pub struct AnnouncedVip {
     pub why: Option<String>,
     /// The remaining hold-down time in seconds, or null if the VIP is not held down.
     pub returns_in_seconds: Option<f64>,
-    /// The time since the VIP was last announced or withdrawn, in seconds, or null if it never was.
+    /// The time since the VIP was last announced or withdrawn, in seconds, or null if it was never
+    /// announced.
     pub since_seconds: Option<f64>,
     /// The number of withdrawals since the start of the process, not counting withdrawals for
     /// drains.

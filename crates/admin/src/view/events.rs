@@ -55,7 +55,8 @@ pub enum EventKind {
     Reload,
     /// The state of an interface changed.
     Link,
-    /// The state of this machine changed: ready, draining, or a problem of a packet thread.
+    /// The state of this machine changed, for example because a drain started or a packet thread is
+    /// stuck.
     Machine,
 }
 

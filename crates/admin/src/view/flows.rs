@@ -88,8 +88,8 @@ pub struct WhereRow {
     pub thread: usize,
     /// The generation that the packet thread used.
     pub generation: u64,
-    /// The entry of the flow in the connection table, or null if there is none. The entry takes
-    /// precedence over the Maglev table while its backend serves or drains.
+    /// The entry of the flow in the connection table, or null if the flow is not tracked. The entry
+    /// takes precedence over the Maglev table while its backend serves or drains.
     pub tracked: Option<FlowRow>,
     /// The backend that the Maglev table selects for a flow without an entry in the connection
     /// table.

@@ -42,7 +42,8 @@ pub struct ServiceRow {
     pub ports: String,
     /// The configured pool.
     pub pool: String,
-    /// The pool that serves now, which differs from the configured pool after a failover.
+    /// The pool that currently receives the packets of the service. After a failover, this pool
+    /// differs from the configured pool.
     pub serving_pool: String,
     /// The number of backends in service in `serving_pool`.
     pub serving: usize,
@@ -215,7 +216,7 @@ pub struct CheckRow {
     pub state: CheckState,
     /// The time since the health state last changed, in seconds.
     pub since_seconds: f64,
-    /// The message of the last failure, or null if there was none.
+    /// The message of the last failure, or null if no attempt has failed.
     pub last_error: Option<String>,
     /// The time since the last failure, in seconds.
     pub last_error_seconds: Option<f64>,

@@ -70,12 +70,14 @@ pub struct Status {
     pub overrides: Vec<OverrideRow>,
     /// The log level override of an operator, or null if the level of the configuration applies.
     pub log_level_override: Option<LogLevelOverrideRow>,
-    /// The last configuration change, or null if there was none since the start of the process.
+    /// The last configuration change, or null if no change was requested since the start of the
+    /// process.
     pub last_reload: Option<LastReload>,
     /// The pending confirmation of a trial generation, or null if the current generation is
     /// permanent.
     pub confirmation: Option<ConfirmationRow>,
-    /// The local failure of this machine that froze the health states, or null if there is none.
+    /// The local failure of this machine that froze the health states, or null if there is no local
+    /// failure.
     pub own_fault: Option<String>,
     /// The changed settings that need a restart, such as `io.batch: 64 -> 32`. The first value is
     /// in use, and the second is configured.

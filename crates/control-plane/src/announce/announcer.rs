@@ -279,7 +279,8 @@ impl Announcer {
     }
 
     /// Ends the BGP thread without closing the sessions at the routers, because a new process on
-    /// this machine continues them. Routers keep the routes for the negotiated restart time.
+    /// this machine continues the sessions. Routers keep the routes for the negotiated restart
+    /// time.
     pub async fn abandon(self) {
         for running in self.running.into_iter().chain(self.parting.map(|(running, _)| running)) {
             running.speaker.abandon().await;

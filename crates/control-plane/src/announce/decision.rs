@@ -90,8 +90,9 @@ pub struct Seen {
 pub struct Fault {
     /// The description of the fault.
     pub why: String,
-    /// How long the forwarder has been stalled, if it may continue at any time. `None` if the
-    /// forwarder certainly cannot forward packets, for example because the XDP program is missing.
+    /// The time for which the forwarder has been stalled, if it may resume at any time. `None` if
+    /// the forwarder certainly cannot forward packets, for example because the XDP program is
+    /// missing.
     pub stalled: Option<Duration>,
 }
 

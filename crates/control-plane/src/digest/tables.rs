@@ -64,7 +64,7 @@ impl Tables {
         sum.finalize().into()
     }
 
-    /// Returns the digest of the pool's table and the backends that are skipped because they are
+    /// Returns one digest of the pool's table and of the backends that are skipped because they are
     /// not in service. The pool name is not included.
     fn pool(&mut self, snapshot: &Snapshot, pool: &PoolTable) -> Sum {
         let mut sum = Sha256::new_with_prefix(b"pool\0");

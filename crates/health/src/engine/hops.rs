@@ -25,7 +25,7 @@ type HopResult = Option<(Result<Pass, Failure>, Duration)>;
 pub(super) struct HopFlight {
     hops: Arc<[CheckHop]>,
     results: Arc<Mutex<Vec<HopResult>>>,
-    /// For each hop, the result of its attempt if the time limit expired now.
+    /// For each hop, the result that its attempt would have if the time limit expired now.
     interims: Vec<Interim>,
 }
 
@@ -79,8 +79,8 @@ struct HopState {
 }
 
 impl HopStates {
-    /// Counts the results of an attempt. Returns the result of the attempt as a whole and its
-    /// duration, which is `None` if the attempt has passed through no hop.
+    /// Counts the results of an attempt. Returns the result of the whole attempt. Also returns the
+    /// duration, or `None` if the attempt has passed through no hop.
     pub(super) fn take(
         &mut self,
         flight: HopFlight,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::lock;
 
-/// The address family, the protocol and the port number of a source port.
+/// The address family, the protocol and the number of a source port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PortKey {
     pub(super) is_ipv4: bool,
