@@ -187,8 +187,8 @@ pub enum SocketError {
 /// replaced, and neither is any other kind of file.
 ///
 /// # Errors
-/// Returns [`SocketError`], and leaves no file behind. Changing the group requires membership in it
-/// or CAP_CHOWN.
+/// Returns [`SocketError`], and leaves no file behind. Changing the group requires membership in
+/// this group or CAP_CHOWN.
 pub fn listen(path: &Path, mode: u32, group: Option<&str>) -> Result<(Socket, UnixListener), SocketError> {
     let (listener, identity) = bind(path, mode, group)?;
     let access = Mutex::new((mode, group.map(str::to_owned)));

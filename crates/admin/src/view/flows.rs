@@ -95,7 +95,7 @@ pub struct WhereRow {
     /// table.
     pub chosen: Option<WhereBackend>,
     /// The decision for a packet of the flow. An echo request to a VIP has the result `reply`. All
-    /// other ICMP packets are dropped as `icmp`.
+    /// other ICMP packets are dropped with the reason `icmp`.
     #[serde(flatten)]
     pub explained: Explained,
 }

@@ -79,8 +79,8 @@ pub struct Status {
     /// The local failure of this machine that froze the health states, or null if there is no local
     /// failure.
     pub own_fault: Option<String>,
-    /// The changed settings that need a restart, such as `io.batch: 64 -> 32`. The first value is
-    /// in use, and the second is configured.
+    /// The changed settings that need a restart, such as `io.batch: 64 -> 32`. In this example, the
+    /// value 64 is in use, and the value 32 is configured.
     pub needs_restart: Vec<String>,
     /// The number of check targets that could not be checked several times in a row because of an
     /// error on this machine. The health states of these targets are frozen.

@@ -101,8 +101,8 @@ impl Announcer {
     }
 }
 
-/// Returns `announced` if at least one peer has each of the routes, otherwise the reason why no
-/// peer has them.
+/// Returns `announced` if each of the routes was sent to at least one peer. Otherwise, returns the
+/// reason why a route was not sent.
 fn reach(
     family: Option<Family>,
     routes: &[(Prefix, &Route)],

@@ -22,7 +22,8 @@ impl Predecessor {
         pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok().map(Self)
     }
 
-    /// Waits for the exit. Returns `false` if the process is still running after `within`.
+    /// Waits until the old process has exited. Returns `false` if the process is still running
+    /// after `within`.
     pub(super) fn is_gone_within(&self, within: Duration) -> bool {
         let until = Instant::now() + within;
         loop {
