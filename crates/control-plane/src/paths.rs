@@ -277,13 +277,14 @@ fn log_hops(before: &NextHops, now: &NextHops) {
     for (((interface, neighbour), why), backends) in changes {
         match why {
             Some(why) => {
-                // log: One of several next hops of backends is no longer used. The remaining next
-                // hops carry the flows of the unused next hop. Check the link and the router of
-                // this next hop.
+                // log: A next hop of backends that have several next hops is no longer used. The
+                // remaining next hops carry the flows of the unused next hop. Check the link and
+                // the router of this next hop.
                 tracing::warn!(change = "backend", %neighbour, interface, backends, %why, "next hop skipped");
             }
             None => {
-                // log: One of several next hops of backends is used again. No action is needed.
+                // log: A next hop of backends that have several next hops is used again. No action
+                // is needed.
                 tracing::info!(change = "backend", %neighbour, interface, backends, "next hop used again");
             }
         }

@@ -34,7 +34,7 @@ impl HopTable {
         Self(Arc::new(std::array::from_fn(place)))
     }
 
-    /// Returns the index in the set of the hop that a flow uses.
+    /// Returns the index of a flow's hop in the set.
     #[must_use]
     #[inline]
     pub fn place(&self, flow_hash: u64) -> usize {

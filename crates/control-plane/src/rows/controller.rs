@@ -137,7 +137,8 @@ impl Controller {
         let runtime_state = self.runtime_state();
         let weight = runtime_state.weight(&membership.key, membership.own_weight, membership.own_weight);
         let tenths = u32::from(runtime_state.tenths(&membership.key));
-        // A weight above 0 never appears as 0, because the backend then gets flows.
+        // A weight above 0 is never shown as 0, because a backend with such a weight receives
+        // flows.
         weight.saturating_mul(tenths).div_ceil(10)
     }
 

@@ -1,6 +1,6 @@
-//! The state of pending upstream requests, except those for split client requests. The modules
-//! `proxied`, `cache` and `replicas` process the replies. The request IDs and timeouts are in
-//! `kv_switch::GatherTable`.
+//! The state of all pending upstream requests that do not belong to split client requests. The
+//! modules `proxied`, `cache` and `replicas` process the replies. The request IDs and timeouts are
+//! in `kv_switch::GatherTable`.
 
 use std::net::SocketAddr;
 

@@ -88,7 +88,8 @@ impl HopStates {
         fall: u32,
     ) -> (Result<Pass, Failure>, Option<Duration>) {
         let results = flight.results();
-        // A response is preferred to silence, and the fastest response is reported.
+        // A pass with a response takes precedence over a silent pass, and the fastest response is
+        // reported.
         let passes = results.iter().filter_map(|(_, result, took)| Some((result.as_ref().ok()?, *took)));
         let passed = passes.min_by_key(|(pass, took)| (**pass == Pass::Silent, *took));
         let passed = passed.map(|(pass, took)| (pass.clone(), took));
@@ -108,7 +109,8 @@ impl HopStates {
             None => {
                 let mut failures = results.into_iter().filter_map(|(_, result, _)| result.err());
                 let first = failures.next().unwrap_or(Failure::NoAnswer);
-                // A failure of the backend is preferred to a failure of this machine.
+                // If both occurred, a failure of the backend is returned instead of a failure of
+                // this machine.
                 let remote = failures.find(|failure| first.is_local() && !failure.is_local());
                 (Err(remote.unwrap_or(first)), None)
             }
