@@ -148,8 +148,8 @@ groups! {
         /// delete or touch), change (depends on the stored value, such as add, cas, append or
         /// incr), or none (the request has no key).
         keyed_others: counter "requests" "thread_keyed_requests_total" ["effect" = "none"];
-        /// Client requests with keys on several backends for which this thread sent requests to the
-        /// backends.
+        /// Client requests that this thread split among several backends, because the keys are on
+        /// different backends.
         gathers_begun: counter "requests" "thread_gathers_begun_total" [];
         /// Finished requests with keys on several backends, by result: answered, incomplete (some
         /// keys are missing because a backend was late), timed_out (no reply because a backend was

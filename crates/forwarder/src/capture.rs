@@ -109,8 +109,7 @@ pub struct TapSize {
 pub struct Tap {
     filter: CaptureFilter,
     snap: usize,
-    /// The number of matching packets until the next recorded packet, which is included in the
-    /// number.
+    /// A countdown of matching packets. The packet that reduces the countdown to 0 is recorded.
     until: u32,
     /// `true` if the tap was still open at the start of the current batch.
     open: bool,

@@ -29,7 +29,7 @@ pub enum Failure {
     /// The backend closed the connection before the response was complete.
     Closed,
     /// This machine could not send the probe, because it lacks a file descriptor, port, memory or
-    /// permission. Such a failure does not count against the backend.
+    /// permission. Such a failure does not affect the health state of the backend.
     Local(Box<str>),
     /// The TLS handshake failed.
     Tls(Box<str>),
