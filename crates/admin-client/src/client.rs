@@ -232,8 +232,8 @@ async fn exchange(
 async fn send(server: &Server, request: Request<Full<Bytes>>) -> anyhow::Result<Response<Incoming>> {
     let stream = server.connect().await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // This task ends when the response body ends. Reads of the body also return connection errors,
-    // so the result of the task is ignored.
+    // The connection task ends when the response body ends. Reads of the body also return
+    // connection errors, so the result of this task is ignored.
     tokio::spawn(connection);
     Ok(sender.send_request(request).await?)
 }

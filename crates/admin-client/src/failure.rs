@@ -80,8 +80,8 @@ pub fn tell_unread(error: &clap::Error) -> ExitCode {
     error.exit()
 }
 
-/// Returns the value of `kind` in the JSON error. If the daemon rejected the request, this is the
-/// kind of the API error.
+/// Returns the value of `kind` in the JSON error. If the daemon rejected the request, the value is
+/// the kind of the API error.
 fn kind(failure: Option<&Failure>) -> String {
     match failure {
         Some(Failure::Usage(_)) => "usage".to_owned(),

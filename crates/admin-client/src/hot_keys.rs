@@ -1,8 +1,8 @@
 //! Implements `sluicegate kv top`, which prints the most requested keys of keyed pools as a live
 //! screen, a table or JSON.
 //!
-//! The daemon counts requests per key only while a request of this subcommand is pending: for the
-//! time given by `--for`, after which it sends the result.
+//! The daemon counts requests per key only while a request from this subcommand is pending. The
+//! daemon counts for the time given by `--for` and then sends the result.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -92,7 +92,8 @@ struct Question {
 
 impl Question {
     fn of(arguments: &Arguments) -> anyhow::Result<Self> {
-        // The daemon responds only after the counting time, so the timeout must be longer.
+        // The daemon responds only after the counting time, so the response timeout must be longer
+        // than this time.
         let wait = arguments.reach.wait.unwrap_or(arguments.within + PATIENCE);
         let client = Client::new(&Reach { wait: Some(wait), ..arguments.reach.clone() })?;
         Ok(Self { client, path: path(arguments) })
@@ -109,7 +110,8 @@ fn path(arguments: &Arguments) -> String {
 }
 
 /// Sends requests repeatedly on a separate thread, so that the operator can quit while a response
-/// is pending. Repeats a request until it is accepted if the daemon is counting for another client.
+/// is pending. If the daemon is counting for another client, the request is repeated until the
+/// daemon accepts it.
 fn look_on(question: Question, first: HotKeysView) -> Receiver<anyhow::Result<HotKeysView>> {
     let (sender, looks) = mpsc::channel();
     std::thread::spawn(move || {

@@ -153,10 +153,10 @@ fn digests(status: &Status) -> [String; 2] {
     let whose = shard.map_or_else(|| "cluster".to_owned(), |shard| format!("shard {shard}"));
     [
         format!(
-            "configuration {}: must be equal on all machines of the cluster (not compared here)",
+            "configuration {}: must be the same on all machines of the cluster (not compared here)",
             short(&status.digests.configuration)
         ),
-        format!("tables {tables}: must be equal on all machines of the {whose} shortly after a change"),
+        format!("tables {tables}: must be the same on all machines of the {whose} shortly after a change"),
     ]
 }
 

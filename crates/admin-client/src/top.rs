@@ -264,8 +264,8 @@ fn traffic(heading: &'static str, rows: &[rates::Row]) -> String {
 
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(3_600);
-/// The maximum number of backends or VIPs whose states are requested. With more rows, each update
-/// would transfer megabytes, and the screen could not show them all.
+/// The maximum number of backends or VIPs whose states are requested. With more backends or VIPs,
+/// each update would transfer megabytes, and the screen could not show all states.
 const MOST_STATES: usize = 1_000;
 /// The interval at which the screen is drawn again if no new data arrives.
 pub(crate) const KEYS_EVERY: Duration = Duration::from_millis(100);

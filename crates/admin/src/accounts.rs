@@ -1,8 +1,8 @@
 //! Looks up users and groups by name in `/etc/passwd` and `/etc/group`.
 //!
-//! The module parses the files itself. The module does not use `getpwnam` of the C library, which
-//! loads NSS modules and therefore does not work in a static binary. Accounts from other sources
-//! (systemd, LDAP) are therefore not found.
+//! The module parses the files itself. The function `getpwnam` of the C library is not used,
+//! because it loads NSS modules and therefore does not work in a static binary. Accounts from other
+//! sources (systemd, LDAP) are therefore not found.
 //!
 //! References: passwd(5), group(5).
 

@@ -1,9 +1,9 @@
 //! The routes of `/v1/capture`: a stream of captured packets in pcapng format.
 //!
-//! A capture ends when a limit of the request is reached, when the client disconnects, or when
-//! another client ends it. The run loop replies to [`Command::Capture`] with a channel of pcapng
-//! blocks, and this module forwards the blocks as the response body. A client that stops reading is
-//! disconnected (`client_stream`).
+//! A capture ends when a limit in the request is reached, when the client disconnects, or when
+//! another client ends the capture. The run loop replies to [`Command::Capture`] with a channel of
+//! pcapng blocks, and this module forwards the blocks as the response body. A client that stops
+//! reading is disconnected (`client_stream`).
 
 use std::convert::Infallible;
 use std::fmt;

@@ -95,7 +95,7 @@ pub enum Command {
         answer: Answer<Result<ReloadReport, Refusal>>,
     },
     /// Replaces the configuration with the given text. The server has already checked that
-    /// `admin.put` allows this.
+    /// `admin.put` allows uploads.
     PutConfig {
         /// The configuration in TOML, up to [`CONFIG_BYTES`] bytes.
         text: String,
@@ -166,8 +166,8 @@ pub enum Command {
         /// One row for each packet thread.
         answer: Answer<Result<WhereView, Refusal>>,
     },
-    /// Captures packets. The capture ends at its limits, when its stream is dropped, or by
-    /// `EndCapture`.
+    /// Captures packets until a limit is reached, the stream is dropped, or `EndCapture` is
+    /// received.
     Capture {
         /// The filter and the limits of the capture.
         command: CaptureCommand,
@@ -302,7 +302,7 @@ pub enum MachineAction {
 }
 
 /// The filter for events. An event must match all conditions. If too many events match, the most
-/// recent ones are returned.
+/// recent events are returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventQuery {
     /// The kinds of events. An empty list means all kinds.

@@ -1,5 +1,5 @@
 //! Limits how many connections a listener can have. If the limit is reached, a stalled connection
-//! is closed to admit a new one.
+//! is closed to admit a new connection.
 //!
 //! A connection is stalled if its client has been sending a request for [`REQUEST_TIME`] or reading
 //! a response for [`RESPONSE_TIME`]. The connection that has been stalled for the longest time is
@@ -64,7 +64,7 @@ impl Phase {
     }
 }
 
-/// The permit of a connection. Dropping the permit returns it.
+/// The permit of a connection. Dropping the value returns the permit to the limiter.
 #[derive(Debug)]
 pub(crate) struct Permit {
     progress: Progress,
@@ -164,8 +164,8 @@ impl Progress {
         self.enter(|_| true, Phase::Response);
     }
 
-    /// Records that the kernel has accepted all written bytes. If they complete a response, the
-    /// next request can follow.
+    /// Records that the kernel has accepted all written bytes. If these bytes complete a response,
+    /// the next request can follow.
     pub(crate) fn flushed(&self) {
         self.enter(|phase| phase == Phase::Response, Phase::Request);
     }
@@ -181,8 +181,8 @@ impl Progress {
 }
 
 /// The time that a client has for sending a request before its connection can be closed to admit a
-/// new connection. If it were zero, connections that arrive at the same time would displace each
-/// other before the server can read their requests.
+/// new connection. With a time of zero, connections that arrive at the same time would displace
+/// each other before the server can read their requests.
 const REQUEST_TIME: Duration = Duration::from_millis(50);
 /// The time that a client has for reading a response before its connection can be closed to admit a
 /// new connection.

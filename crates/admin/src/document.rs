@@ -208,8 +208,8 @@ fn close(schema: &mut Value) {
     {
         duration["minimum"] = json!(0);
     }
-    // The format "ip" exists only in schemars. JSON Schema validators know the formats "ipv4" and
-    // "ipv6".
+    // Only schemars uses the format "ip". JSON Schema validators support the formats "ipv4" and
+    // "ipv6" instead.
     for address in properties.values_mut().filter(|property| property["format"] == "ip") {
         address["anyOf"] = json!([{ "format": "ipv4" }, { "format": "ipv6" }]);
         address.as_object_mut().map(|address| address.remove("format"));
@@ -253,7 +253,7 @@ const REFUSALS: &[Known] = &[
     Known {
         status: 412,
         name: "Stale",
-        description: "The current configuration differs from the one named in If-Match.",
+        description: "The entity tag of the current configuration differs from the tag in If-Match.",
         always: false,
     },
     Known { status: 413, name: "TooLarge", description: "The request body is too large.", always: true },

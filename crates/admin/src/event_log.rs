@@ -156,9 +156,9 @@ fn seconds(time: SystemTime) -> f64 {
 const CHANGE: &str = "change";
 const MESSAGE: &str = "message";
 /// The log fields that can contain the cause of an event. If a line has several of these fields,
-/// the field that comes first in this list is the cause.
+/// the first of these fields in this list is the cause.
 const CAUSES: [&str; 3] = ["error", "reason", "why"];
-/// The maximum length of a string in bytes. A log line has up to ten fields.
+/// The maximum length of a string in bytes. A log line has at most ten fields.
 const LONGEST: usize = 300;
 const ELLIPSIS: &str = "…";
 

@@ -133,9 +133,9 @@ pub(super) async fn without_body(request: Request, next: Next) -> Response {
     bad_request("this route takes no request body, use path and query parameters").into_response()
 }
 
-/// Returns `true` if a web page of another site caused the request. Otherwise such a page could use
-/// the client certificate in an operator's browser. The `Origin` header contains the site of the
-/// page.
+/// Returns `true` if a web page of another site caused the request. Such requests are rejected,
+/// because the page could otherwise use the client certificate in an operator's browser. The
+/// `Origin` header contains the site of the page.
 fn from_another_site(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).map(|value: &header::HeaderValue| value.to_str().unwrap_or_default());
     let host = text(header::HOST).unwrap_or_default();

@@ -1,9 +1,9 @@
 //! Writes capture files in pcapng format, and splits a received stream into complete blocks.
 //!
-//! The response body of `POST /v1/capture` has this format. The server writes it, and the command
-//! `sluicegate capture` reads it. All blocks are little-endian. The crate `pcap-file` 2.0 is not
-//! used, because it cannot read some options, such as the packet ID. That crate also swaps the
-//! words of the statistics timestamp, and accepts blocks of unlimited length.
+//! The response body of `POST /v1/capture` has this format. The server writes the file, and the
+//! command `sluicegate capture` reads it. All blocks are little-endian. The crate `pcap-file` 2.0
+//! is not used, because it cannot read some options, such as the packet ID. That crate also swaps
+//! the words of the statistics timestamp, and accepts blocks of unlimited length.
 //!
 //! References: IETF draft-ietf-opsawg-pcapng (version 1.0), §3 and §4.
 
@@ -234,7 +234,7 @@ const IF_DROP: u16 = 5;
 const FILTER_ACCEPT: u16 = 6;
 const USER_DELIVERED: u16 = 8;
 /// The maximum length of an option value in bytes. The length field is 16 bits wide, and values are
-/// padded to a multiple of 4.
+/// padded to a multiple of 4 bytes.
 const OPTION_AT_MOST: usize = 65_532;
 /// The maximum length of a block in bytes, which is enough for a packet with a comment and all
 /// block fields.

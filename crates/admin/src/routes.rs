@@ -144,7 +144,7 @@ fn backend_overrides() -> Vec<Operation> {
             .query("reason", REASON, text())
             .query(
                 "for_seconds",
-                "The time in seconds after which the override ends. Without this parameter the override does not end.",
+                "The time in seconds after which the override ends. Without this parameter, the override does not expire.",
                 number(1, handlers::FOR_SECONDS),
             )
             .refuses(&[403, 404, 409])
@@ -320,7 +320,7 @@ fn captures() -> Vec<Operation> {
     let begin = Operation::new(
         "post",
         "/v1/capture",
-        "Captures packets before and after processing. The capture ends at its limits, when the client disconnects, or with a DELETE request.",
+        "Captures packets before and after processing. The capture ends when a limit is reached, when the client disconnects, or with a DELETE request.",
         Content::binary("application/x-pcapng", file),
         plain(post(capture::capture)),
     );
@@ -396,7 +396,7 @@ fn on_terms(operation: Operation) -> Operation {
     operation
         .query(
             "confirm_seconds",
-            "The time in seconds within which the change must be confirmed. Otherwise it is rolled back.",
+            "The time in seconds within which the change must be confirmed. Otherwise, the change is rolled back.",
             seconds,
         )
         .query(
@@ -442,7 +442,7 @@ fn ways_back() -> Vec<Operation> {
     ]
 }
 
-const REASON: &str = "The reason for the change, up to 200 bytes. The log and the status show it.";
+const REASON: &str = "The reason for the change, up to 200 bytes. The log and the status show the reason.";
 
 fn text() -> Value {
     json!({ "type": "string" })

@@ -86,7 +86,7 @@ pub struct Limits {
     pub head_bytes: usize,
     /// `true` if a connection can serve more than one request.
     pub keep_alive: bool,
-    /// The maximum time that writing the response may wait for the client to read.
+    /// The maximum time for which the server waits until the client reads a part of the response.
     pub reading: Duration,
     /// The age after which a connection accepts no new request.
     pub life: Duration,
@@ -159,7 +159,7 @@ impl fmt::Display for Peer {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Streaming(Arc<AtomicBool>);
 
-/// A guard for an active capture stream. Dropping it clears the flag of the connection.
+/// A guard for an active capture stream. Dropping the guard clears the flag of the connection.
 #[derive(Debug)]
 pub(super) struct Stream(Arc<AtomicBool>);
 

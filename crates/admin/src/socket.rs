@@ -187,8 +187,8 @@ pub enum SocketError {
 /// replaced, and neither is any other kind of file.
 ///
 /// # Errors
-/// Returns [`SocketError`], and leaves no file behind. Changing the group requires membership in it
-/// or CAP_CHOWN.
+/// Returns [`SocketError`], and leaves no file behind. Changing the group requires membership in
+/// this group or CAP_CHOWN.
 pub fn listen(path: &Path, mode: u32, group: Option<&str>) -> Result<(Socket, UnixListener), SocketError> {
     let (listener, identity) = bind(path, mode, group)?;
     let access = Mutex::new((mode, group.map(str::to_owned)));
@@ -228,8 +228,9 @@ fn bind(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, (u
 /// Binds a listening socket whose file gives no permission to anybody. Otherwise other users could
 /// connect before [`give`] sets the permissions.
 ///
-/// Linux creates the file with the permissions of the unbound socket. Unlike a umask change, which
-/// affects the whole process, this does not affect files that other threads create.
+/// Linux creates the file with the permissions of the unbound socket. Setting the permissions of
+/// the unbound socket does not affect files that other threads create, in contrast to a change of
+/// the umask.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     fchmod(&socket, Mode::empty())?;
@@ -271,8 +272,8 @@ fn find_group(name: &str) -> Result<u32, SocketError> {
 }
 
 const OWNER: u32 = 0o700;
-/// The number of connections that may wait to be accepted. It is the default of the Rust standard
-/// library.
+/// The number of connections that may wait to be accepted. This value is the default of the Rust
+/// standard library.
 const BACKLOG: i32 = 128;
 /// The interval between checks of the socket file. A check costs one system call.
 const EVERY: Duration = Duration::from_secs(1);

@@ -23,7 +23,7 @@ pub struct Stats {
     pub mode: BTreeMap<String, String>,
     /// The packet counters of each interface.
     pub interfaces: BTreeMap<String, InterfaceStats>,
-    /// The sum over all threads.
+    /// The sums of the counters over all threads.
     pub total: ThreadStats,
     /// The counters of each thread: packet threads first, then the I/O threads of software
     /// steering, in the order of their queues.
@@ -64,7 +64,7 @@ pub struct InterfaceStats {
 pub struct TrafficStats {
     /// The number of forwarded packets.
     pub packets: u64,
-    /// The number of bytes in these packets, as received.
+    /// The total length of the forwarded packets as received, in bytes.
     pub bytes: u64,
     /// The number of flows that were assigned to this backend, or to any backend of this service. A
     /// flow is counted again if it moves to a new backend because its previous backend is

@@ -2,10 +2,10 @@
 //! the records into a pcapng stream.
 //!
 //! At most one capture runs at a time. A capture ends when the client disconnects, when a limit is
-//! reached, or on a DELETE request. The writer thread notices the end within 5 ms, and closes the
-//! taps to free their memory. The last block of the stream contains the number of lost packets.
-//! `forwarder` selects the packets, `questions` sends taps to the threads, and the HTTP interface
-//! is in `admin`.
+//! reached, or on a DELETE request. The writer thread detects the end of the capture within 5 ms,
+//! and closes the taps to free their memory. The last block of the stream contains the number of
+//! lost packets. `forwarder` selects the packets, `questions` sends taps to the threads, and the
+//! HTTP interface is in `admin`.
 
 mod writer;
 
@@ -159,7 +159,7 @@ impl Captures {
     }
 }
 
-/// Converts the names in a capture request to slot and service numbers, which stay valid across
+/// Converts the names in a capture request to slot and service IDs, which stay valid across
 /// reloads.
 fn capture_filter(order: &CaptureCommand, snapshot: &Snapshot) -> Result<CaptureFilter, Refused> {
     let vip = order.vip.as_ref().map(|name| Filters::of(&FlowQuery::Vip(name.clone()), snapshot));

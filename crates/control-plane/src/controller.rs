@@ -1,5 +1,5 @@
 //! The controller combines configuration, health states and overrides into snapshots. Health states
-//! and overrides apply to memberships, each of which is one backend in one leaf pool.
+//! and overrides apply to pool members. A pool member is one backend in one leaf pool.
 //!
 //! A state change produces a new snapshot immediately. If Maglev tables must be rebuilt, the
 //! controller creates a [`Job`] that runs on another thread. The controller does not access sockets
@@ -147,8 +147,8 @@ impl Job {
 }
 
 impl Controller {
-    /// Compiles the first configuration. A membership with checks has an unknown health state until
-    /// each of its checks has a result.
+    /// Compiles the first configuration. A pool member with checks has an unknown health state
+    /// until each of its checks has a result.
     pub fn start(
         config: Arc<Config>,
         machine: &str,
@@ -158,8 +158,8 @@ impl Controller {
         Self::start_by(Compiler::default(), config, machine, next_hops, now)
     }
 
-    /// Compiles the first configuration with `compiler`, which contains the slot and service
-    /// numbers of the previous process.
+    /// Compiles the first configuration with `compiler`, which contains the slot and service IDs of
+    /// the previous process.
     pub fn start_by(
         compiler: Compiler,
         config: Arc<Config>,
@@ -207,8 +207,8 @@ impl Controller {
         &self.machine
     }
 
-    /// Returns the index of the current configuration, which maps memberships to slots and slots to
-    /// memberships.
+    /// Returns the index of the current configuration, which maps pool members to slots and slots
+    /// to pool members.
     #[must_use]
     pub fn index(&self) -> &Arc<Index> {
         &self.index
@@ -221,7 +221,7 @@ impl Controller {
     }
 
     /// Returns the compiler, or `None` while a job uses it. During a handover, the new process
-    /// needs the slot and service numbers of the compiler.
+    /// needs the slot and service IDs of the compiler.
     #[must_use]
     pub fn compiler(&self) -> Option<&Compiler> {
         self.compiler.as_ref()
@@ -232,7 +232,7 @@ impl Controller {
         self.results.iter().map(|(target, state)| (target, *state))
     }
 
-    /// Returns the health check targets that determine the health state of a membership.
+    /// Returns the health check targets that determine the health state of a pool member.
     #[must_use]
     pub fn targets_of(&self, key: &SlotKey) -> &[TargetKey] {
         self.plan.targets_of(key)
@@ -263,8 +263,8 @@ impl Controller {
         self.plan.watched(&self.index, &self.runtime_state)
     }
 
-    /// Returns the number of memberships with an unknown health state because a check has no result
-    /// yet.
+    /// Returns the number of pool members with an unknown health state because a check has no
+    /// result yet.
     #[must_use]
     pub fn unknown(&self) -> usize {
         self.plan.checked().filter(|key| self.runtime_state.health(key) == HealthState::Unknown).count()
@@ -371,8 +371,8 @@ impl Controller {
         self.restate(touched.iter().map(|(key, ..)| key), current, now)
     }
 
-    /// Sets overrides. An empty override deletes the existing one. Returns the snapshot to publish,
-    /// or `None` if no slot state and no fallback changed.
+    /// Sets overrides. An empty override deletes the existing override. Returns the snapshot to
+    /// publish, or `None` if no slot state and no fallback changed.
     ///
     /// # Errors
     /// Returns [`CompileError::Snapshot`] if `current` is not derived from the last snapshot that
@@ -395,7 +395,7 @@ impl Controller {
         self.restate(meant.iter(), current, now)
     }
 
-    /// Returns the memberships to which an override applies.
+    /// Returns the pool members to which an override applies.
     pub fn memberships_of(&self, wanted: &OverrideKey) -> impl Iterator<Item = &Membership> {
         let meant = |found: &&Membership| {
             let is_in_pool = wanted.pool.as_ref().is_none_or(|pool| *pool == found.key.pool);
@@ -541,8 +541,8 @@ struct Known {
 }
 
 impl Known {
-    /// Computes the health state of all memberships in `plan`. A membership that had no check
-    /// before is treated as if its last health state had been up. Returns the memberships whose
+    /// Computes the health state of all pool members in `plan`. A pool member that had no check
+    /// before is treated as if its last health state had been up. Returns the pool members whose
     /// servers must be flushed before they receive requests.
     fn judge(
         &self,
@@ -554,8 +554,8 @@ impl Known {
         let before = |key: &SlotKey| match (runtime_state.health.get(key), &key.vip) {
             (Some(before), _) => *before,
             (None, _) if self.index.membership(key).is_some() => HealthState::Up,
-            // The reload added checks through VIPs. The membership keeps its previous state for the
-            // VIPs that already used it.
+            // The reload added checks through VIPs. The pool member keeps its previous state for
+            // the VIPs that already used it.
             (None, Some(at)) => {
                 let whole = key.membership();
                 let found = self.index.membership(&whole);
@@ -573,7 +573,7 @@ impl Known {
         unavailable
     }
 
-    /// Returns the memberships that passed the checks through at least one VIP.
+    /// Returns the pool members that passed the checks through at least one VIP.
     fn apart(&self, runtime_state: &RuntimeState) -> HashSet<SlotKey> {
         let keys = self.index.memberships().iter().map(|found| &found.key);
         let up = |key: &&SlotKey| key.vip.is_some() && runtime_state.health(key) == HealthState::Up;

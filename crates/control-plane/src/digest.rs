@@ -6,9 +6,9 @@
 //! them. The digest of the file text is in `config::Source`.
 //!
 //! Invariant: machines that choose the same backends have identical digests, regardless of history,
-//! slot numbers and the order of entries in the file. The digests do not reveal the hash key. The
-//! hash key has 128 random bits, and only a SHA-256 digest over the key's own SHA-256 digest and
-//! other data is shown. Source: FIPS 180-4.
+//! slot IDs and the order of entries in the file. The digests do not reveal the hash key. The hash
+//! key has 128 random bits, and only a SHA-256 digest over the key's own SHA-256 digest and other
+//! data is shown. Source: FIPS 180-4.
 
 mod configuration;
 mod tables;
@@ -34,9 +34,10 @@ pub const TABLE_ALGORITHM: u32 = maglev_hash::ALGORITHM_VERSION;
 /// - `[vip]` with the content of its prefix lists
 /// - `[trace]`
 ///
-/// The sections `[machine]`, `[bgp]`, `[io]`, `[log]` and `[admin]` are not included. Changes of
-/// the last three sections may be tested on one machine first. The order of entries, comments, the
-/// notation of values and the way the configuration is split into files do not affect the digest.
+/// The sections `[machine]`, `[bgp]`, `[io]`, `[log]` and `[admin]` are not included. Operators may
+/// test changes of `[io]`, `[log]` and `[admin]` on one machine first. The digest does not depend
+/// on comments, the order of entries, the notation of values, or how the configuration is split
+/// into files.
 ///
 /// # Cost
 /// The configuration is serialized as JSON and hashed. Computing the digest takes 22 to 30 ms for

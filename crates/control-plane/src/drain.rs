@@ -53,13 +53,13 @@ impl Shutdown {
         self.drain.is_some()
     }
 
-    /// Handles SIGTERM or SIGINT. The first signal starts a drain, and the second one ends the
+    /// Handles SIGTERM or SIGINT. The first signal starts a drain, and the second signal ends the
     /// drain. Returns `true` if the process must exit now.
     pub fn signal(&mut self, seen: Observed, parts: &mut impl Departure) -> bool {
         let at_most = match &mut self.drain {
             Some(drain) if drain.may_be_taken_back => {
-                // The drain that the operator started continues. The service manager is notified
-                // how long it can still take.
+                // The drain that the operator started continues. The service manager is notified of
+                // the remaining time of the drain.
                 drain.may_be_taken_back = false;
                 drain.longest()
             }

@@ -1,9 +1,9 @@
 //! The control-plane state that the old process hands over to the new process: overrides, health
 //! states, learned path MTUs, and the memcached servers that must be flushed before they serve.
 //!
-//! [`HandedState`] refers to objects by name instead of by number, so the new process can apply it
-//! to its own configuration. The binary transfers the state between the processes. `datapath` hands
-//! over connection tables and queues, and `compile` hands over slot and service numbers. Both
+//! [`HandedState`] refers to objects by name instead of by ID, so the new process can apply the
+//! state to its own configuration. The binary transfers the state between the processes. `datapath`
+//! hands over connection tables and queues, and `compile` hands over slot and service IDs. Both
 //! processes measure time from the start of the first process.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -30,7 +30,7 @@ pub struct HandedState {
     advice: Vec<(HandedHealthState, bool, u8)>,
     /// The address, prefix length, MTU and expiry time of each path.
     path_mtus: Vec<(IpAddr, u8, u16, Duration)>,
-    /// The memberships of keyed pools whose servers must be flushed before they serve, because they
+    /// The members of keyed pools whose servers must be flushed before they serve, because they
     /// have values from before an outage. Older versions do not send this field.
     #[serde(default)]
     unflushed: BTreeSet<HandedMembership>,
@@ -61,7 +61,7 @@ struct HandedNote {
     reason: Option<String>,
 }
 
-/// A backend in a leaf pool. For a backend that is checked through a VIP, the membership includes
+/// A backend in a leaf pool. If the backend is checked through a VIP, this structure also contains
 /// the name of the VIP, and `true` for its IPv4 addresses or `false` for its IPv6 addresses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct HandedMembership {
@@ -164,7 +164,7 @@ impl HandedState {
             is_up.then(|| (target.clone(), HealthState::Up))
         };
         let health_states: Vec<_> = controller.watched().iter().filter_map(|one| state(&one.key)).collect();
-        // Advice comes first, so that each backend has its weight when it comes up.
+        // Advice is applied first, so that each backend already has its weight when it comes up.
         let known = self.advice.iter().map(|(target, drains, tenths)| (target, (*drains, *tenths)));
         let known: HashMap<_, _> = known.collect();
         let advice = |target: &TargetKey| {
@@ -341,7 +341,8 @@ mod tests {
         assert_eq!(states(&next, &new), [SlotState::Serving, SlotState::Serving, SlotState::Down]);
     }
 
-    /// A keyed pool of the servers `a`, `b` and `c`, which are emptied after an outage.
+    /// Starts a controller with a keyed pool of the servers `a`, `b` and `c`, which are flushed
+    /// after an outage.
     fn started_keyed() -> (Controller, Snapshot) {
         let kv = "checks = [\"web\"]\nkv = { protocol = \"memcached\", clients = [\"198.51.100.0/24\"] }";
         let file = FILE.replace("checks = [\"web\"]", kv).replace("protocol = \"tcp\"", "protocol = \"udp\"");

@@ -12,8 +12,8 @@ use crate::controller::Controller;
 use crate::log_fields;
 use compile::SlotKey;
 
-/// Logs one line for each changed health state. If more than 64 states change together, one more
-/// line contains the number of the others.
+/// Logs one line for each changed health state. If more than 64 states change together, an
+/// additional line contains the number of the remaining changes.
 pub fn log_changes(controller: &Controller, turned: &[StateChange]) {
     for one in turned.iter().take(LINES) {
         line(controller, one);
@@ -55,14 +55,14 @@ fn line(controller: &Controller, turned: &StateChange) {
     }
 }
 
-/// Logs advice of agents, as lines about one target each.
+/// Logs advice from agents, one line per target.
 pub fn log_advice(controller: &Controller, advised: &[(TargetKey, Advice)]) {
     for (key, Advice { drains, tenths }) in advised.iter().take(LINES) {
         let affected = controller.affected(key);
         let (backend, pool) = (few(&affected.backends), few(&affected.pools));
         let (check, weight_percent) = (&key.check.name, u32::from(*tenths) * 10);
-        // log: The agent of a backend wants another weight or drains the backend, or it has
-        // answered for the first time. `weight_percent` is relative to the configured weight.
+        // log: The agent of a backend requests a different weight or a drain, or has replied for
+        // the first time. `weight_percent` is relative to the configured weight.
         tracing::info!(
             target: "health", change = "backend", %backend, %pool, %check, weight_percent, drains,
             "agent advice applied"
@@ -77,7 +77,7 @@ pub fn log_flushes(controller: &Controller, begun: &[Flush]) {
     {
         let SlotKey { backend, pool, .. } = key;
         // log: A server of a keyed pool with `rejoin = "flush"` was unavailable. The server is
-        // flushed before it serves again.
+        // flushed before it receives requests again.
         tracing::info!(
             target: "health", change = "backend", %backend, %pool, %address, "flush started"
         );
@@ -92,11 +92,11 @@ pub fn log_flushed(controller: &Controller, outcomes: &[Flushed]) {
             continue;
         };
         match result {
-            // log: A server was flushed and can serve again.
+            // log: A memcached server was flushed and can serve requests again.
             Ok(()) => tracing::info!(
                 target: "health", change = "backend", %backend, %pool, %address, "flush completed"
             ),
-            // log: A server did not acknowledge `flush_all`, so it does not serve. Examine the
+            // log: A server did not acknowledge `flush_all`, so the server is not used. Examine the
             // server. With `rejoin = "serve"`, servers are used without a flush and may return
             // outdated values.
             Err(error) if before.last_error.as_ref() != Some(error) => tracing::warn!(

@@ -1,7 +1,7 @@
 //! Creates the counters with which packet threads find the most requested memcached keys.
 //!
-//! `kv-switch` implements the counters, `questions` sends them to the packet threads, and `rows`
-//! converts the counts to API rows.
+//! `kv-switch` implements the counters, `questions` sends the counters to the packet threads, and
+//! `rows` converts the counts to an API response.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher, RandomState};

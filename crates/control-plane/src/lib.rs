@@ -3,12 +3,12 @@
 //!
 //! The inputs are a checked configuration (`config`), results of health checks (`health`), operator
 //! commands (`admin`), and the kernel's routes and neighbors (`next_hop`). The outputs are
-//! snapshots for packet threads, routes for routers (`bgp`) and rows for the admin API. Packets are
-//! handled in `datapath` and `forwarder`.
+//! snapshots for packet threads, routes for routers (`bgp`) and responses for the admin API.
+//! Packets are handled in `datapath` and `forwarder`.
 //!
-//! Invariant: machines with equal configuration, secrets, health states and overrides choose the
-//! same backend for every flow. `digest` compares machines. Slot numbers and next hops differ
-//! between machines.
+//! Invariant: machines with the same configuration, secrets, health states and overrides choose the
+//! same backend for every flow. `digest` compares machines. Slot IDs and next hops differ between
+//! machines.
 //!
 //! ```
 //! # use std::net::SocketAddr;

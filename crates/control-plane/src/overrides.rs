@@ -357,7 +357,7 @@ fn absent(controller: &Controller, backend: &OverrideKey) -> Refused {
     Refused::NotFound(format!("no backend \"{}\"{pool}", backend.backend))
 }
 
-/// The maximum weight. The configuration has the same limit.
+/// The maximum weight. The configuration check enforces the same limit.
 const MAX_WEIGHT: u32 = 65_535;
 
 #[cfg(test)]
@@ -467,8 +467,8 @@ mod tests {
         assert!(overrides.expire(&mut controller, &next, at(9_999)).unwrap().is_none());
     }
 
-    /// Applies commands to backend `a`. Returns its overrides in the pools `p` and `q`, and for the
-    /// last command `changed` and the notes.
+    /// Applies commands to backend `a`. Returns the overrides of `a` in the pools `p` and `q`. For
+    /// the last command, also returns `changed` and the notes.
     fn after_all(given: &[(Option<&str>, BackendAction)]) -> ([Override; 2], bool, Vec<String>) {
         let ((mut controller, mut current), mut overrides) = (started(), Overrides::default());
         let mut last = (false, Vec::new());

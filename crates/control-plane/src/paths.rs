@@ -4,7 +4,7 @@
 //! `next_hop` reads routes and neighbors from the kernel, and `compile::path_mtu` stores learned
 //! path MTUs. This module updates snapshots with the next hops and the path MTUs. Invariant: a
 //! known next hop stays in use until the kernel marks the neighbor as failed, or until health
-//! checks fail through this hop and pass through another one.
+//! checks fail through this hop and pass through a different hop.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -78,7 +78,8 @@ impl Paths {
         &self.check_hops
     }
 
-    /// Checks include failing hops, so that a hop can return.
+    /// Updates the hops through which health checks are sent. Failing hops are included, so that a
+    /// recovered hop can be detected.
     fn follow_check_hops(&self, config: &Config, machine: &str) {
         // The only error is an unknown machine, for which there is nothing to check.
         self.check_hops.replace(check_hops(config, machine, &self.kernel).unwrap_or_default());
@@ -199,7 +200,7 @@ fn wanted(table: &Table, config: &Config, machine: &str, current: &Snapshot) -> 
     }
 }
 
-/// Merges a new table with the previous one, and logs changes. If the kernel is resolving a
+/// Merges a new table with the previous table, and logs changes. If the kernel is resolving a
 /// neighbor, its previous next hop is kept. If a watched destination is missing in `found`, its
 /// previous next hop is kept, because the lookup may have started before a reload added the
 /// destination. Each hop of a multipath route is kept separately.
@@ -265,8 +266,8 @@ fn with_known(before: &Hops, found: Hops, address: IpAddr) -> Hops {
     if keeps_all && before.first().is_ok() { before.clone() } else { next }
 }
 
-/// Returns the table without the hops through which a health check of a backend fails. If that
-/// would leave a backend without a hop, because its checks disagree, the backend keeps all hops.
+/// Returns the table without the hops through which a health check of a backend fails. If all hops
+/// of a backend would be removed, because its checks disagree, the backend keeps all hops.
 fn without_failing(table: &Table, failing: &HashMap<TargetKey, Vec<NeighbourKey>>) -> Table {
     let mut table = table.clone();
     let mut by_backend: HashMap<IpAddr, HashSet<NeighbourKey>> = HashMap::new();
@@ -397,7 +398,7 @@ mod tests {
             (both.clone(), hops([resolved(2), failed]), hops([resolved(2), failed])),
             // A new hop is used as soon as it is resolved.
             (resolved(2).into(), hops([resolved(2), pending]), hops([resolved(2), pending])),
-            // All hops are new or down, so the previous one stays in use.
+            // All hops are new or down, so the previous hop stays in use.
             (resolved(9).into(), hops([failed, pending]), resolved(9).into()),
         ] {
             assert_eq!(with_known(&before, found, address), expected);

@@ -133,7 +133,7 @@ impl Publisher {
     }
 
     /// Withdraws the routes that are not in the configuration `next`. The withdrawal is the first
-    /// step of a change to the configuration `next`.
+    /// step of a configuration change.
     pub fn withdraw(next: &Config, machine: &str, routes: &mut impl Routes) -> Withdrawal {
         Withdrawal(next.machine(machine).and_then(|machine| routes.withdraw(next, machine)))
     }
@@ -142,8 +142,8 @@ impl Publisher {
     /// snapshot, adds VIPs to the filter, and announces routes.
     ///
     /// # Errors
-    /// Returns the error of the filter. New VIPs are not announced then, because the filter would
-    /// not redirect their packets to the packet threads.
+    /// Returns the error of the filter. In this case, new VIPs are not announced, because the
+    /// filter would not redirect their packets to the packet threads.
     pub fn change_over<F: Filter>(
         &mut self,
         _: Withdrawn,
@@ -168,8 +168,8 @@ impl Publisher {
         self.live.publish(snapshot);
     }
 
-    /// Updates the filter after the interface addresses of this machine have changed. The addresses
-    /// matter only for VIP prefixes that cover one of them. Returns `true` if the filter changed.
+    /// Updates the filter after the interface addresses of this machine have changed. An interface
+    /// address matters only if a VIP prefix covers it. Returns `true` if the filter changed.
     pub fn follow_own_addresses<F: Filter>(
         &mut self,
         config: &Config,

@@ -4,7 +4,7 @@
 //! A request is sent to one thread after the other, and the client receives the result at the end.
 //! A connection table is processed in bounded steps. The control loop sends each step as a message
 //! to the thread, which processes it between two batches. The control loop itself runs steps for a
-//! limited time, so neither side blocks the other.
+//! limited time. The control loop and the packet threads therefore do not block each other.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Debug;
@@ -64,7 +64,7 @@ pub trait Client<T>: Debug {
     /// Returns `true` if the client has disconnected.
     fn has_gone(&self) -> bool;
     /// Sends the result to the client. `snapshot` and `index` are used to convert slot and service
-    /// numbers to names.
+    /// IDs to names.
     fn answer(self: Box<Self>, found: T, snapshot: &Snapshot, index: &Index);
 }
 
@@ -129,7 +129,7 @@ pub enum Filters {
 }
 
 impl Filters {
-    /// Converts the VIP or backend name in a query to service or slot numbers.
+    /// Converts the VIP or backend name in a query to service or slot IDs.
     ///
     /// # Errors
     /// Returns [`Refused::NotFound`] if the VIP or backend does not exist.
@@ -260,8 +260,8 @@ impl Walk {
                 Goal::Purge { client, .. } => client.has_gone(),
                 Goal::Where { client, .. } => client.has_gone(),
                 // These requests continue after the client has disconnected, because taps, counters
-                // and caches must be replaced on every thread. Otherwise the memory of a tap would
-                // not be freed.
+                // and caches must be replaced on every thread. If such a request were canceled, the
+                // memory of a tap would not be freed.
                 Goal::Tap { .. } | Goal::HotKeys { .. } | Goal::Cache { .. } => false,
             }
     }

@@ -74,7 +74,7 @@ impl Cause {
         }
     }
 
-    /// Returns `true` if the new generation undoes an earlier one.
+    /// Returns `true` if the new generation undoes an earlier generation.
     #[must_use]
     pub const fn is_return_path(self) -> bool {
         matches!(self, Self::Rollback | Self::Unconfirmed)
@@ -109,8 +109,8 @@ pub struct About {
     pub cause: Cause,
     /// The operator who requested the reload through the API, or `None` for other causes.
     pub by: Option<String>,
-    /// The time within which the new generation must be confirmed. If it is not confirmed in time,
-    /// it is rolled back.
+    /// The time within which the new generation must be confirmed. If the new generation is not
+    /// confirmed in time, it is rolled back.
     pub confirm: Option<Duration>,
     /// `true` if the limit `cluster.max_moved` does not apply to this reload, and the hash key may
     /// change.
@@ -203,8 +203,8 @@ pub trait Host: Sync {
         withdrawn: Withdrawn,
         loaded: Loaded,
     ) -> impl Future<Output = Result<Self::Before, Refused>> + Send;
-    /// Compares the new configuration with the previous one. Returns the active generation with its
-    /// changes.
+    /// Compares the new configuration with the previous configuration. Returns the active
+    /// generation with its changes.
     fn compare(&self, before: Self::Before) -> impl Future<Output = InForce> + Send;
     /// Sends the result to the client, and allows the next reload to start.
     fn report(&self, ended: Ended, client: Option<Self::Client>) -> impl Future<Output = ()> + Send;
@@ -273,7 +273,7 @@ impl Ended {
                     _ => Vec::new(),
                 };
                 // log: A reload was rejected, so the current generation stays active. Fix the
-                // errors in `problems`. `sluicegate config check` lists all of them.
+                // errors in `problems`. `sluicegate config check` lists all errors.
                 tracing::error!(
                     change = "reload",
                     error = %refused,

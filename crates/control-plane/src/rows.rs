@@ -1,6 +1,6 @@
-//! Converts the state of the control plane to the row types of the admin API.
+//! Converts the state of the control plane to the response types of the admin API.
 //!
-//! Invariant: other modules of this crate do not use the row types of `admin`.
+//! Invariant: other modules of this crate do not use the response types of `admin`.
 
 mod announced;
 mod announcer;

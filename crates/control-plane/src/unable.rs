@@ -1,8 +1,9 @@
 //! Tracks health checks that cannot run on this machine, because a port, a file descriptor or a
 //! permission is missing.
 //!
-//! The start and the end of each such failure are logged, and a warning is shown in between. The
-//! health state of the backend does not change, because a local failure is not a check result.
+//! The start and the end of each such failure are logged, and a warning is shown while the failure
+//! lasts. The health state of the backend does not change, because a local failure is not a check
+//! result.
 
 use std::collections::HashMap;
 use std::sync::Arc;

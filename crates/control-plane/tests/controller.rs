@@ -205,8 +205,8 @@ fn pools_share_targets_but_tunnels_and_vips_do_not() {
     let direct = watched.iter().filter(|w| w.key.through.is_none()).count();
     let vips: HashSet<_> =
         watched.iter().filter_map(|w| Some((w.key.through.as_ref()?.vip, w.key.address))).collect();
-    // A leaf pool inherits the checks of all pools that contain it. Its backends are therefore
-    // checked through the addresses of both VIPs.
+    // A leaf pool inherits the checks of all pools that contain it. The backends of the leaf pool
+    // are therefore checked through the addresses of both VIPs.
     assert_eq!((direct, vips.len(), watched.len()), (2, 4, 6));
     assert!(watched.iter().all(|w| w.slot.is_some() == w.key.through.is_some()));
 }

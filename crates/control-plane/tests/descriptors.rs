@@ -32,8 +32,8 @@ fn aborted_attempts_leak_no_descriptors_and_tasks() {
                 });
             }
         });
-        // Some resources are opened once per process, such as a source of random numbers. They must
-        // be open before descriptors are counted.
+        // Some resources are opened once per process, such as a source of random numbers. These
+        // resources must be open before descriptors are counted.
         for kind in kinds(port) {
             let first =
                 timeout(Duration::from_millis(2), attempt(&kind, HERE, &Dialer::Direct, &Interim::default()))

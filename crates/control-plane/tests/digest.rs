@@ -27,8 +27,8 @@ const KEY: &str = "00112233445566778899aabbccddeeff";
 #[derive(Clone, Debug)]
 struct Cluster {
     size: u32,
-    /// The encapsulation of all pools. It is the same for all, because a backend must have the same
-    /// encapsulation in a pool and in the pools nested in it.
+    /// The encapsulation of all pools. All pools have the same encapsulation, because a backend
+    /// must have the same encapsulation in a pool and in the pools nested in it.
     encapsulation: &'static str,
     pools: Vec<Pool>,
     vips: Vec<Vip>,
@@ -371,7 +371,7 @@ proptest! {
 
     /// Two machines reach the same configuration and health states with different histories. The
     /// second machine starts at a different time, with a different configuration and other health
-    /// states. Its file has a different order and other includes.
+    /// states. The file of the second machine has a different order and other includes.
     #[test]
     fn machines_with_different_history_choose_the_same_backends(
         cluster in cluster(),
@@ -402,8 +402,8 @@ proptest! {
         prop_assert_eq!(one.view(), other.view());
     }
 
-    /// Two configurations have the same digest if and only if they have the same content. Their
-    /// notation does not matter.
+    /// Two configurations have the same digest if and only if they have the same content.
+    /// Differences in notation do not matter.
     #[test]
     fn different_configurations_have_different_digests(
         one in cluster(), other in prop::option::of(cluster()), overrides: [u64; 2]

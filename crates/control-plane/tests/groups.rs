@@ -1,5 +1,5 @@
 //! Tests of prefix groups: their effect on the snapshot, on checks through the tunnel, and on API
-//! rows.
+//! responses.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 

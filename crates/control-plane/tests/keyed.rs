@@ -160,7 +160,7 @@ fn ketama_places_keys_like_libmemcached() {
 }
 
 /// After a state change, the next snapshot skips the server immediately, and the ring is rebuilt
-/// later. With equal weights, both choose the same owners.
+/// later. With equal weights, the snapshot and the rebuilt ring choose the same owners.
 #[test]
 fn server_that_is_down_owns_no_key_in_the_next_snapshot() {
     let whole = compile(&mut Compiler::default(), &servers(6, false, ""));

@@ -114,14 +114,14 @@ fn peers_of_a_shard_may_send_gre_from_all_addresses() {
     }
 }
 
-/// Returns the address of the machine for each rank. The result is `None` for the machine itself.
+/// Returns the address of the machine for each rank. The address is `None` for the machine itself.
 fn ranks(snapshot: &Snapshot, peers: &PoolTable) -> Vec<Option<IpAddr>> {
     let address =
         |slot: &forwarder::SlotId| (*slot != THIS_MACHINE).then(|| snapshot.slots()[slot.0 as usize].address);
     peers.slots.iter().map(address).collect()
 }
 
-/// Peers are health-checked and have slots like backends, but API rows do not contain them. A
+/// Peers are health-checked and have slots like backends, but API responses do not contain peers. A
 /// removed peer that still has a slot is not listed either.
 #[test]
 fn peers_are_not_listed_as_backends() {

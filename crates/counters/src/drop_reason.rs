@@ -90,37 +90,37 @@ macro_rules! drop_reasons {
                 /// has no address of the IP version of the request.
                 KvNoReturnPath = "kv_no_return_path",
                 /// A keyed request stores a value while the primary backend of its key is not
-                /// serving, and its time to live cannot be shortened (kv.failover.ttl). The request
-                /// arrived in fragments, or has no space for the change.
+                /// serving, and the time to live of the value cannot be shortened
+                /// (kv.failover.ttl). The request arrived in fragments, or has no space for the
+                /// change.
                 KvShortLife = "kv_short_life",
-                /// A keyed request must be proxied, but the table of proxied requests of this
-                /// thread is full, or its service has no space left in the table.
+                /// A keyed request must be proxied, but this thread's table of proxied requests is
+                /// full, or the service has no space left in the table.
                 KvProxiedFull = "kv_proxied_full",
-                /// A request has keys on several backends, but the table of gathered requests of
-                /// this thread is full, or its service has no space left in the table.
+                /// A request has keys on several backends, but this thread's table of gathered
+                /// requests is full, or the service has no space left in the table.
                 KvGatherFull = "kv_gather_full",
                 /// A request has keys on several backends, but this thread has too few free frames
-                /// to send a request to each of them.
+                /// to send a request to each of these backends.
                 KvGatherNoFrame = "kv_gather_no_frame",
-                /// A write must be sent to all backends of its key (kv.replicas), but the table of
-                /// replicated writes of this thread is full.
+                /// A write must be sent to all backends of its key (kv.replicas), but this thread's
+                /// table of replicated writes is full.
                 KvReplicaFull = "kv_replica_full",
                 /// A write must be sent to all backends of its key (kv.replicas), but this thread
-                /// has too few free frames to send a request to each of them.
+                /// has too few free frames to send a request to each of these backends.
                 KvReplicaNoFrame = "kv_replica_no_frame",
                 /// A write to all backends of its key (kv.replicas) is longer than 1,536 bytes, or
-                /// does not fit into one datagram together with the up to 40 bytes that this
-                /// machine adds.
+                /// does not fit into one datagram after this machine has added up to 40 bytes.
                 KvReplicaTooLong = "kv_replica_too_long",
                 /// A request to a pool with kv.replicas depends on the stored value, which is not
                 /// supported. The client does not wait for a reply (noreply), so this machine drops
                 /// the request instead of replying with an error.
                 KvReplicaRefused = "kv_replica_refused",
-                /// A datagram arrived at a port of io.source_ports, but no upstream request is
-                /// waiting for a reply with its id. The reply is late, duplicated or unsolicited.
+                /// A datagram arrived at a port of io.source_ports, but no upstream request with
+                /// this id is waiting for a reply. The reply is late, duplicated or unsolicited.
                 KvAnswerLate = "kv_answer_late",
-                /// A reply arrived at a port of io.source_ports from an address other than the one
-                /// to which the request was sent.
+                /// A reply arrived at a port of io.source_ports from an address other than the
+                /// address to which the request was sent.
                 KvAnswerSource = "kv_answer_source",
                 /// A reply arrived at a port of io.source_ports without the nonce of the upstream
                 /// request. The reply is an error message of the server, or it is forged.

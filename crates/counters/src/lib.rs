@@ -37,7 +37,7 @@ pub use table::{FLOW_TABLE, FRAGMENT_TABLE, SOCKET, THREAD, XDP};
 /// The description of one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// The field name. The API uses the same name.
+    /// The field name. The API uses the same name for the field.
     pub name: &'static str,
     /// The metric of the counter. When a sample is written, the caller supplies the value of the
     /// first label, such as the thread number.

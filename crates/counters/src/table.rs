@@ -88,12 +88,12 @@ groups! {
         /// Frames that this thread passed to another thread.
         to_threads: counter "packets" "thread_handed_over_packets_total" [];
         /// Frames that this I/O thread passed to a packet thread (io.steering = "software"), by
-        /// method: flow (to the thread of the flow), or turn (to another thread by round robin,
-        /// because the ring of the thread of the flow was full).
+        /// method: flow (to the thread of the flow), or turn (to another thread in round-robin
+        /// order, because the ring of the flow's thread was full).
         steered: counter "packets" "thread_steered_packets_total" ["by" = "flow"];
         /// Frames that this I/O thread passed to a packet thread (io.steering = "software"), by
-        /// method: flow (to the thread of the flow), or turn (to another thread by round robin,
-        /// because the ring of the thread of the flow was full).
+        /// method: flow (to the thread of the flow), or turn (to another thread in round-robin
+        /// order, because the ring of the flow's thread was full).
         overflowed: counter "packets" "thread_steered_packets_total" ["by" = "turn"];
         /// Frames that this thread received from another thread.
         from_threads: counter "packets" "thread_taken_over_packets_total" [];
@@ -111,8 +111,8 @@ groups! {
         /// Packets that this thread had to move in memory, because the outer headers for their
         /// backend need more or less space than the XDP program reserved.
         head_room_mismatch: counter "packets" "thread_head_room_mismatch_packets_total" [];
-        /// Flows that moved to another backend because their previous backend was removed or was
-        /// down, or because it was draining when a new connection reused the 5-tuple.
+        /// Flows that moved to another backend because their previous backend was removed, was
+        /// down, or was draining when a new connection reused the 5-tuple.
         reselected: counter "flows" "thread_reselected_flows_total" [];
         /// Backend selections in which the packet was hashed again, because the first choice in the
         /// Maglev table was not serving.
@@ -148,45 +148,45 @@ groups! {
         /// delete or touch), change (depends on the stored value, such as add, cas, append or
         /// incr), or none (the request has no key).
         keyed_others: counter "requests" "thread_keyed_requests_total" ["effect" = "none"];
-        /// Requests with keys on several backends for which this thread sent requests to the
-        /// backends.
+        /// Client requests that this thread split among several backends, because the keys are on
+        /// different backends.
         gathers_begun: counter "requests" "thread_gathers_begun_total" [];
-        /// Requests with keys on several backends that ended, by result: answered, incomplete (some
+        /// Finished requests with keys on several backends, by result: answered, incomplete (some
         /// keys are missing because a backend was late), timed_out (no reply because a backend was
         /// late), too_long (a value exceeds one datagram), or unsent (no frame, no next hop, or the
         /// service was removed).
         gathers_answered: counter "requests" "thread_gathers_ended_total" ["result" = "answered"];
-        /// Requests with keys on several backends that ended, by result: answered, incomplete (some
+        /// Finished requests with keys on several backends, by result: answered, incomplete (some
         /// keys are missing because a backend was late), timed_out (no reply because a backend was
         /// late), too_long (a value exceeds one datagram), or unsent (no frame, no next hop, or the
         /// service was removed).
         gathers_incomplete: counter "requests" "thread_gathers_ended_total" ["result" = "incomplete"];
-        /// Requests with keys on several backends that ended, by result: answered, incomplete (some
+        /// Finished requests with keys on several backends, by result: answered, incomplete (some
         /// keys are missing because a backend was late), timed_out (no reply because a backend was
         /// late), too_long (a value exceeds one datagram), or unsent (no frame, no next hop, or the
         /// service was removed).
         gathers_timed_out: counter "requests" "thread_gathers_ended_total" ["result" = "timed_out"];
-        /// Requests with keys on several backends that ended, by result: answered, incomplete (some
+        /// Finished requests with keys on several backends, by result: answered, incomplete (some
         /// keys are missing because a backend was late), timed_out (no reply because a backend was
         /// late), too_long (a value exceeds one datagram), or unsent (no frame, no next hop, or the
         /// service was removed).
         gathers_too_long: counter "requests" "thread_gathers_ended_total" ["result" = "too_long"];
-        /// Requests with keys on several backends that ended, by result: answered, incomplete (some
+        /// Finished requests with keys on several backends, by result: answered, incomplete (some
         /// keys are missing because a backend was late), timed_out (no reply because a backend was
         /// late), too_long (a value exceeds one datagram), or unsent (no frame, no next hop, or the
         /// service was removed).
         gathers_unsent: counter "requests" "thread_gathers_ended_total" ["result" = "unsent"];
         /// Writes that this thread began to send to all backends of their key (kv.replicas).
         replicas_begun: counter "requests" "thread_replica_writes_begun_total" [];
-        /// Writes to all backends of a key that ended, by result: acknowledged (enough backends
+        /// Finished writes to all backends of a key, by result: acknowledged (enough backends
         /// stored the value), failed (too many backends reported an error), or unanswered (too many
         /// backends did not reply in time or could not be reached, or no frame was free).
         replicas_acknowledged: counter "requests" "thread_replica_writes_ended_total" ["result" = "acknowledged"];
-        /// Writes to all backends of a key that ended, by result: acknowledged (enough backends
+        /// Finished writes to all backends of a key, by result: acknowledged (enough backends
         /// stored the value), failed (too many backends reported an error), or unanswered (too many
         /// backends did not reply in time or could not be reached, or no frame was free).
         replicas_failed: counter "requests" "thread_replica_writes_ended_total" ["result" = "failed"];
-        /// Writes to all backends of a key that ended, by result: acknowledged (enough backends
+        /// Finished writes to all backends of a key, by result: acknowledged (enough backends
         /// stored the value), failed (too many backends reported an error), or unanswered (too many
         /// backends did not reply in time or could not be reached, or no frame was free).
         replicas_unanswered: counter "requests" "thread_replica_writes_ended_total" ["result" = "unanswered"];
@@ -196,8 +196,8 @@ groups! {
         /// Requests to a pool with kv.replicas that this thread answered with a protocol error,
         /// because they depend on the stored value (add, cas, append, incr and similar).
         replicas_refused: counter "requests" "thread_replica_requests_refused_total" [];
-        /// Keyed requests that this thread proxied to their backend with a request id of its own
-        /// (kv.path = "proxied", or writes with kv.cache.strict).
+        /// Keyed requests that this thread proxied to their backend with a new request id (kv.path
+        /// = "proxied", or writes with kv.cache.strict).
         proxied_begun: counter "requests" "thread_proxied_requests_total" [];
         /// Reply datagrams of proxied requests that this thread sent to clients.
         proxied_answers: counter "packets" "thread_proxied_replies_total" [];
@@ -222,7 +222,7 @@ groups! {
         /// Values that this thread stored in its cache.
         cache_fills: counter "values" "thread_cache_fills_total" [];
         /// Cached values whose lease this thread renewed because the backend still had the same
-        /// version.
+        /// version of the value.
         cache_renewals: counter "values" "thread_cache_renewals_total" [];
         /// Cached or fetched values that this thread did not serve because a later write through
         /// this machine had made them outdated.
@@ -273,7 +273,7 @@ groups! {
     /// The counters of a fragment table.
     fragment_table FRAGMENT_TABLE ["thread"] {
         /// Fragmented datagrams for which this thread stores a forwarding decision, including
-        /// expired ones that have not been freed yet.
+        /// expired decisions that have not been freed yet.
         datagrams: gauge "datagrams" "fragment_table_datagrams" [];
         /// Fragments that this thread holds until the first fragment of their datagram arrives.
         held: gauge "packets" "fragment_table_held_packets" [];

@@ -109,9 +109,9 @@ pub struct TapSize {
 pub struct Tap {
     filter: CaptureFilter,
     snap: usize,
-    /// The number of matching packets up to and including the next packet that is recorded.
+    /// A countdown of matching packets. The packet that reduces the countdown to 0 is recorded.
     until: u32,
-    /// `true` if the receiver had not closed the tap at the start of the current batch.
+    /// `true` if the tap was still open at the start of the current batch.
     open: bool,
     /// `true` if the frames of the current batch were copied to `scratch`. Frames are copied if at
     /// least one frame may be recorded.
@@ -134,7 +134,7 @@ pub struct CaptureReceiver {
 
 #[derive(Debug)]
 struct Shared {
-    // Relaxed ordering is enough, because no other data depends on these values.
+    // Relaxed ordering is sufficient, because no other data depends on these values.
     open: AtomicBool,
     matched: Counter,
     taken: Counter,
@@ -261,7 +261,7 @@ impl Tap {
         }
     }
 
-    /// Returns `true` if the receiver had not closed the tap at the start of this batch.
+    /// Returns `true` if the tap was still open at the start of this batch.
     pub(crate) fn is_open(&self) -> bool {
         self.open
     }

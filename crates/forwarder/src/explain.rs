@@ -24,8 +24,8 @@ pub enum Step {
     Ring {
         /// The index of the ring point that belongs to the backend.
         point: u32,
-        /// `true` if the backend assigned to the key is not serving and the selected backend
-        /// replaces it.
+        /// `true` if the selected backend replaces the backend that the key is assigned to, because
+        /// that backend is not serving.
         rehashed: bool,
     },
     /// No local backend is serving. The packet is forwarded to another cluster.

@@ -80,13 +80,13 @@ impl Flows {
         self.table.peek(key, now).or_else(previous)
     }
 
-    /// Lists flows. See [`FlowTable::list_after`]. On the first thread the list includes the
-    /// previous process's flows.
+    /// Lists flows. See [`FlowTable::list_after`]. The first thread also lists the previous
+    /// process's flows.
     pub(crate) fn list(&self, step: &Step, now: Tick, each: impl FnMut(Entry)) -> Option<FlowCursor> {
         self.table.list_after(walked(&self.previous), step, now, each)
     }
 
-    /// Purges flows. See [`FlowTable::purge_after`]. On the first thread this includes the previous
+    /// Purges flows. See [`FlowTable::purge_after`]. The first thread also purges the previous
     /// process's flows.
     pub(crate) fn purge(&mut self, step: &Step) -> (usize, Option<FlowCursor>) {
         self.table.purge_after(walked(&self.previous), step)
@@ -125,9 +125,10 @@ fn walked(previous: &Option<PreviousFlows>) -> Option<&PreviousTables> {
 }
 
 const SWEEP_ROUND_NANOS: u128 = 3_600_000_000_000;
-/// The duration of a pass while the table fills up. The timeouts of flows stay shortened until a
-/// pass has finished, so a short pass restores the full timeouts soon after a flood.
+/// The duration of one sweep over the whole table while the table fills up. The timeouts of flows
+/// stay shortened until a sweep has finished, so a short sweep restores the full timeouts soon
+/// after a flood.
 const HURRIED_ROUND_NANOS: u128 = 10_000_000_000;
 /// The maximum number of buckets to sweep per call. A sleeping thread calls `sweep` ten times per
-/// second. At that rate the limit is enough for the largest table.
+/// second. At this rate, a sleeping thread can still sweep the largest table in time.
 const SWEEP_BUCKETS: usize = 4096;

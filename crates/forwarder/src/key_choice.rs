@@ -19,8 +19,8 @@ impl KeyRules {
 }
 
 impl Keyed {
-    /// Returns the step for a selected backend, which is a ring step or a Maglev step. All pools of
-    /// a service use the same kind of placement.
+    /// Returns the explanation step for a selected backend: a ring step or a Maglev step. Either
+    /// all pools of a service use rings, or all of them use Maglev tables.
     #[inline]
     pub(crate) fn step(&self, chosen: &Selection) -> Step {
         let Selection { entry, rehashed, .. } = *chosen;
@@ -52,7 +52,7 @@ pub(crate) struct Holders {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holder {
     pub(crate) selection: Selection,
-    /// `true` if the key is assigned to this backend. `false` for a failover backend.
+    /// `true` if the key is assigned to this backend. The value is `false` for a failover backend.
     pub(crate) is_own: bool,
 }
 
@@ -204,7 +204,7 @@ impl Snapshot {
         rank.is_some_and(|rank| table.slots.get(rank) != Some(&slot))
     }
 
-    /// Returns the first candidate that is serving.
+    /// Returns the first serving backend among the candidates for a hash.
     #[inline]
     fn select_serving(&self, of: KeyPool<'_>, hash: u64) -> Option<Selection> {
         let KeyPool { table: pool, placement } = of;

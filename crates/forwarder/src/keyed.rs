@@ -67,8 +67,8 @@ pub struct CacheRules {
     /// Requests that exceed the rate are forwarded to the backend.
     pub source_bytes: u64,
     /// `true` if a cached value must never be older than an acknowledged write. Backends then send
-    /// their replies to such writes through this machine. This mode cannot be combined with
-    /// [`KeyRules::replicas`], where this machine itself acknowledges writes.
+    /// their replies to writes through this machine. This mode cannot be combined with
+    /// [`KeyRules::replicas`], because this machine itself acknowledges writes to replicated keys.
     pub strict: bool,
     /// The hash function for keys in the cache. All pools share this function and the write times
     /// in `epochs`. A write to a key must invalidate this key's cached values from all pools, so
@@ -119,7 +119,7 @@ pub const GATHER_TIMEOUTS_MS: [u16; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1
 pub struct GatherRules {
     /// The timeout for replies, as an index into [`GATHER_TIMEOUTS_MS`].
     pub timeout: usize,
-    /// The content of the client's reply for keys whose backend does not reply in time.
+    /// The content of the reply to the client for keys whose backend does not reply in time.
     pub late: Late,
 }
 
@@ -166,12 +166,12 @@ pub enum Placement {
 #[derive(Clone, Debug)]
 pub struct Rings {
     /// The ring of all backends with a weight above 0, for clients that do not eject failed
-    /// servers. `None` if all weights are 0.
+    /// servers. The value is `None` if all weights are 0.
     pub all: Option<Arc<Ring>>,
     /// The ring of the backends that were serving when this generation was compiled, for clients
-    /// that eject failed servers. With different weights, the removal of a failed server also
-    /// changes how many points the other servers have. If a backend fails later, its keys move to
-    /// the next point on the ring and stay there until the next generation is compiled.
+    /// that eject failed servers. If weights differ, the removal of a failed server also changes
+    /// how many points the other servers have. If a backend fails later, its keys move to the next
+    /// point on the ring and stay there until the next generation is compiled.
     pub live: Option<Arc<Ring>>,
 }
 
@@ -237,8 +237,8 @@ pub(crate) fn refused(refusal: Refusal) -> DropReason {
         Refusal::WrongLength => DropReason::KvWrongLength,
         Refusal::WrongOffsets => DropReason::KvWrongOffsets,
         Refusal::OtherApplication => DropReason::KvOtherApplication,
-        // The enum in `kv-switch` is non-exhaustive. An unknown reason still means that the request
-        // cannot be forwarded.
+        // The enum in `kv-switch` is non-exhaustive. A request that is refused for an unknown
+        // reason cannot be forwarded either.
         _ => DropReason::KvUnknownVerb,
     }
 }

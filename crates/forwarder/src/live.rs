@@ -33,8 +33,8 @@ impl Live {
         Self(Shared(Arc::new(Inner { current, retired, clock })))
     }
 
-    /// Replaces the current snapshot. Packet threads use the new snapshot from their next batch on
-    /// and finish the current batch with the old snapshot. A later call to `publish` or
+    /// Replaces the current snapshot. Packet threads finish the current batch with the old snapshot
+    /// and use the new snapshot from the next batch on. A later call to `publish` or
     /// [`Live::reclaim`] frees the old snapshot once no thread uses it.
     pub fn publish(&self, next: Snapshot) {
         let old = self.0.0.current.swap(Arc::new(next));

@@ -61,7 +61,8 @@ impl HandoffReason {
 pub enum Origin {
     /// This thread received the packet from the wire.
     Wire,
-    /// Another thread handed the packet over. The fields contain its number and the reason.
+    /// Another thread handed the packet over. The fields contain the index of that thread and the
+    /// reason.
     Thread(ThreadId, HandoffReason),
 }
 
@@ -76,8 +77,8 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Creates a packet on the first interface from `buf[start..end]`. Bounds beyond the end of
-    /// `buf` are reduced to its length.
+    /// Creates a packet from `buf[start..end]`, received on the first interface. Bounds beyond the
+    /// end of `buf` are reduced to its length.
     #[must_use]
     #[inline]
     pub fn new(buf: &'a mut [u8], start: usize, end: usize, origin: Origin) -> Self {
@@ -98,8 +99,8 @@ impl<'a> Packet<'a> {
     #[must_use]
     #[inline]
     pub fn frame(&self) -> &[u8] {
-        // `new` and `set_bounds` guarantee `start <= end <= len`. The method `get` avoids code for
-        // a panic.
+        // `new` and `set_bounds` guarantee `start <= end <= len`. The method `get` is used because
+        // indexing would add code for a panic.
         self.buf.get(self.start..self.end).unwrap_or_default()
     }
 
@@ -159,7 +160,7 @@ impl<'a> Packet<'a> {
         self.interface
     }
 
-    /// Sets the interface to send from.
+    /// Sets the interface on which the packet will be sent.
     #[inline]
     pub fn set_interface(&mut self, interface: InterfaceId) {
         self.interface = interface;

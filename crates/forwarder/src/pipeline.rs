@@ -101,9 +101,9 @@ struct Core {
     counters: Arc<ThreadCounters>,
     meters: Meters,
     notices: Option<NoticeSink>,
-    /// Held packets that are waiting to be split into fragments. Entry `n` uses the hold slot with
-    /// index `n` after the hold slots of the fragment table. A hold slot is an index in the
-    /// driver's table of held frames.
+    /// Held packets that are waiting to be split into fragments. A hold slot is an index in the
+    /// driver's table of held frames. The fragment table uses the first hold slots, and entry `n`
+    /// of this list uses the hold slot at offset `n` after them.
     cuts: Vec<Cut>,
     limits: Limits,
     tap: Option<Box<Tap>>,
@@ -345,7 +345,8 @@ impl Core {
         Verdict::Tx
     }
 
-    /// Returns the parameters for encapsulating a packet for `slot`, within the MTU of the slot.
+    /// Returns the parameters for encapsulating a packet for `slot`. The MTU of the slot limits the
+    /// packet size.
     #[inline]
     fn rewrite_params<'a>(
         &mut self,
@@ -526,7 +527,7 @@ impl Forward for Pipeline {
 }
 
 /// Prefetches the first two cache lines of each frame, which hold the headers. The NIC has just
-/// written the frames, so these lines may not be in the CPU cache.
+/// written the frames, so the headers may not be in the CPU cache.
 #[inline(always)]
 fn ask_for_headers(packets: &[Packet<'_>]) {
     for packet in packets {

@@ -1,8 +1,8 @@
 //! Requests from the control plane to a packet thread. The packet thread handles these requests
-//! between batches, in steps of bounded size. One single-producer ring carries requests and a
-//! second one carries replies. The requester allocates the memory for the reply, so that the packet
-//! thread need not allocate any. A long list takes several requests. Each request continues at the
-//! cursor in the previous reply.
+//! between batches, in steps of bounded size. One single-producer ring carries requests, and a
+//! second ring carries replies. The requester allocates the memory for the reply, so that the
+//! packet thread need not allocate any. A long list takes several requests. Each request continues
+//! at the cursor in the previous reply.
 
 use std::time::Duration;
 
@@ -197,7 +197,7 @@ impl RequestServer {
     }
 
     /// Handles at most one request. A count visits at most [`BUCKETS_A_COUNT`] buckets of the
-    /// connection table, and any other request at most [`BUCKETS_A_STEP`].
+    /// connection table, and any other request visits at most [`BUCKETS_A_STEP`] buckets.
     pub(crate) fn serve(&mut self, context: &mut Context<'_>) {
         if self.replies.is_full() {
             return;

@@ -28,7 +28,8 @@ pub(crate) struct RewriteParams<'a> {
 /// The size limit for a packet that will be fragmented after encapsulation.
 pub(crate) const NO_LIMIT: usize = usize::MAX;
 
-/// Whether the headroom that the XDP program reserved has the size of the outer headers.
+/// Indicates whether the headroom that the XDP program reserved matches the length of the outer
+/// headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
     Exact,

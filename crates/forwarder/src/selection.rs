@@ -17,7 +17,7 @@ pub struct Selection {
     pub slot: SlotId,
     /// The index of the table entry or ring point that refers to the backend.
     pub entry: u32,
-    /// The number of table entries that were tried before this one and skipped because their
+    /// The number of table entries that were tried before this entry and skipped because their
     /// backends are not serving. For a ring, the value is 1 if any point was skipped.
     pub rehashed: u8,
 }

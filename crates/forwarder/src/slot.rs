@@ -10,7 +10,7 @@ use packet::{Family, Mac, Template};
 use crate::{HopTable, InterfaceId, Tagging};
 
 /// The number of a configuration generation. A process starts with generation 1, and each new
-/// generation is one higher.
+/// generation has the next higher number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(pub u64);
 
@@ -65,7 +65,7 @@ impl NextHop {
     }
 }
 
-/// Several next hops of one slot. Each flow uses one of them.
+/// The next hops of a slot that has several. Each flow uses one of these hops.
 #[derive(Clone, Debug)]
 pub struct Spread {
     hops: Box<[NextHop]>,
@@ -73,19 +73,19 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Combines the hops of a set with the table of the set.
+    /// Creates the structure from the hops of a set and the hop table for this set.
     #[must_use]
     pub fn new(hops: Vec<NextHop>, table: HopTable) -> Self {
         Self { hops: hops.into(), table }
     }
 
-    /// Returns all hops.
+    /// Returns all next hops.
     #[must_use]
     pub fn hops(&self) -> &[NextHop] {
         &self.hops
     }
 
-    /// Returns the place of a flow's hop in [`Self::hops`].
+    /// Returns the index in [`Self::hops`] of a flow's next hop.
     #[inline]
     pub(crate) fn place(&self, flow_hash: u64) -> usize {
         self.table.place(flow_hash)
@@ -130,13 +130,14 @@ pub struct Slot {
     pub address: IpAddr,
     /// The method by which packets are forwarded to the backend.
     pub forwarding: Forwarding,
-    /// The next hop toward the backend, or `None` while it is not resolved. If `spread` is set, one
-    /// of its hops.
+    /// The next hop toward the backend, or `None` while it is not resolved. If `spread` is set,
+    /// this is one of the hops in `spread`.
     pub next_hop: Option<NextHop>,
-    /// The next hops toward the backend if there are several, or `None` if there is at most one.
+    /// The next hops toward the backend if there are several, or `None` if there is at most one
+    /// next hop.
     pub spread: Option<Spread>,
-    /// The path MTU to the backend: the maximum size of the outer IP packet, in bytes. With several
-    /// next hops, the smallest of their MTUs.
+    /// The path MTU to the backend: the maximum size of the outer IP packet, in bytes. If there are
+    /// several next hops, this is the smallest of their MTUs.
     pub mtu: u16,
     /// The action for packets that exceed the path MTU.
     pub too_big: TooBig,

@@ -30,10 +30,10 @@ pub struct Snapshot {
     pub(crate) services: Arc<[Service]>,
     pub(crate) slots: Arc<[Slot]>,
     /// The prepared headers, two entries per slot: first for IPv4 and then for IPv6 inner packets.
-    /// A slot with several next hops has no headers here, but in `spread_headers`.
+    /// The headers of a slot with several next hops are in `spread_headers` instead.
     headers: Arc<[Prepared<InterfaceId>]>,
-    /// The prepared headers of slots with several next hops, indexed by slot: two entries per hop.
-    /// Empty if no slot has several next hops.
+    /// The prepared headers of slots with several next hops, indexed by slot, with two entries per
+    /// hop. The list is empty if no slot has several next hops.
     spread_headers: Arc<[Box<[Prepared<InterfaceId>]>]>,
     // The states are stored separately from the slots, so that a health state change copies only
     // one byte per slot.
@@ -256,7 +256,8 @@ impl Snapshot {
     }
 
     /// Returns `true` if a backend of a keyed pool may send replies to upstream requests from this
-    /// address and port. The packet thread that sent the request compares them with its request.
+    /// address and port. The packet thread that sent the request compares the address and the port
+    /// with its request.
     #[cold]
     pub(crate) fn may_answer(&self, source: &[u8; 16], port: u16) -> bool {
         let at_vip = self.vips.find(source, packet::protocol::UDP, port);

@@ -1,6 +1,6 @@
 //! The source port pool: the UDP ports from which this machine sends upstream requests. Each port
-//! belongs to one packet thread for the lifetime of the process, regardless of the queue.
-//! `pipeline/gather` sends upstream requests, and `datapath` reserves the ports.
+//! belongs to one packet thread for the lifetime of the process, regardless of the queue on which
+//! replies arrive. `pipeline/gather` sends upstream requests, and `datapath` reserves the ports.
 
 use std::ops::RangeInclusive;
 

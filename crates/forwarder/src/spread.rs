@@ -1,10 +1,10 @@
-//! The table that assigns flows to the next hops of a slot whose route has several.
+//! The table that assigns flows to the next hops of a slot whose route has several next hops.
 //!
-//! The table is consistent: a flow keeps its hop as long as the hop is in the set, whichever other
-//! hops join or leave the set. The flow hash selects an entry, as in a Maglev table. Each entry
-//! ranks the hops by a hash of its own and uses the first one that is in the set (rendezvous
-//! hashing), because a Maglev table that is rebuilt for a smaller set also moves a few flows
-//! between hops that stay.
+//! If a hop leaves the set, only the flows of this hop move. If a hop joins the set, flows move
+//! only to the new hop. The flow hash selects a table entry, as in a Maglev table. For each entry,
+//! every hop gets a score from a hash of the entry and the hop, and the hop with the highest score
+//! is used (rendezvous hashing). A Maglev table would not be suitable, because rebuilding it for a
+//! smaller set also moves a few flows between the remaining hops.
 //!
 //! References: Thaler and Ravishankar, *Using name-based mappings to increase hit rates*, 1998.
 
@@ -16,13 +16,13 @@ use std::sync::Arc;
 pub struct HopTable(Arc<[u8; ENTRIES]>);
 
 impl HopTable {
-    /// Builds the table of a set. Each hop has an ID that is unique in the set, and a weight. An ID
-    /// with weight 0 counts as one with weight 1.
+    /// Builds the table for a set of hops. Each hop has an ID, which is unique in the set, and a
+    /// weight. Weight 0 is treated as weight 1.
     ///
     /// # Panics
     /// Panics if the set is empty or has more than 256 hops.
     /// # Cost
-    /// Two hashes and two logarithms for each entry and hop.
+    /// Two hashes and two logarithms per hop for each entry.
     #[must_use]
     pub fn new(hops: &[(u64, u16)]) -> Self {
         assert!((1..=256).contains(&hops.len()), "a table has 1 to 256 hops");
@@ -34,18 +34,20 @@ impl HopTable {
         Self(Arc::new(std::array::from_fn(place)))
     }
 
-    /// Returns the place of a flow's hop in the set.
+    /// Returns the index of a flow's hop in the set.
     #[must_use]
     #[inline]
     pub fn place(&self, flow_hash: u64) -> usize {
-        // Maglev tables use the highest bits, and GUE source ports the lowest bits.
+        // Maglev tables use the highest bits of the hash and GUE source ports use the lowest bits,
+        // so this table uses bits in between.
         let entry = (flow_hash >> 20) as usize % ENTRIES;
         usize::from(self.0[entry])
     }
 }
 
-/// Returns the score of a hop for an entry, which depends on no other hop. The hop with the highest
-/// score gets the entry, which happens with a probability proportional to its weight.
+/// Returns the score of a hop for an entry. The score does not depend on the other hops. The hop
+/// with the highest score gets the entry, and the probability of this is proportional to the weight
+/// of the hop.
 fn score(entry: usize, (id, weight): (u64, u16)) -> f64 {
     let mut hasher = DefaultHasher::new();
     (entry, id).hash(&mut hasher);
@@ -53,7 +55,7 @@ fn score(entry: usize, (id, weight): (u64, u16)) -> f64 {
     -f64::from(weight.max(1)) / uniform.ln()
 }
 
-/// The number of entries. With two hops of equal weight, the share of each is 50 % ± 3 %.
+/// The number of entries. If two hops have the same weight, each gets 50 % ± 3 % of the entries.
 const ENTRIES: usize = 2048;
 
 #[cfg(test)]
@@ -62,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the ID of the hop of each entry.
+    /// Returns the ID of the selected hop for each entry.
     fn chosen(hops: &[(u64, u16)]) -> Vec<u64> {
         let table = HopTable::new(hops);
         (0..ENTRIES as u64).map(|entry| hops[table.place(entry << 20)].0).collect()

@@ -14,10 +14,10 @@ use crate::{DropReason, TraceRefusal};
 #[derive(Debug, Default)]
 pub struct PairCounter {
     /// The number of packets forwarded for the service or to the backend. The number includes
-    /// packets that are later dropped because a transmit ring is full, which are also counted in
-    /// `tx_full`.
+    /// packets that are later dropped because a transmit ring is full. Those packets are also
+    /// counted in `tx_full`.
     pub packets: Counter,
-    /// The total length of these packets as received, in bytes, including Ethernet headers.
+    /// The total length of the forwarded packets as received, in bytes, including Ethernet headers.
     pub bytes: Counter,
     /// The number of times that a backend was chosen for a flow. The number includes new flows,
     /// flows that moved to another backend, and each packet of an untracked flow.

@@ -13,7 +13,8 @@ pub type ValueCache = Cache<AskedAt>;
 
 /// The VIP address and port that receive the requests for a key. The service at this VIP determines
 /// how the value is fetched from a backend. A backend may run different servers at different
-/// addresses and ports, so a value that was fetched for one of them answers no request to another.
+/// addresses and ports, so a value that was fetched through one address and port is not used for
+/// requests to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskedAt {
     /// The VIP address in the format of [`Flow`].

@@ -13,8 +13,8 @@ use crate::{DropReason, HandoffReason, Packet, ThreadId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HoldSlot(pub u32);
 
-/// The verdict for one packet. There is no variant that passes a packet to the kernel, which only
-/// the XDP program can do.
+/// The verdict for one packet. There is no variant that passes a packet to the kernel, because only
+/// the XDP program can do this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a frame is lost if its verdict is ignored"]
 pub enum Verdict {
@@ -80,9 +80,9 @@ pub trait Outlet {
     /// returns [`FragmentStep::End`] or [`FragmentStep::Failed`]. If the slot is empty, this
     /// function does nothing.
     ///
-    /// In the counters, the first fragment is counted as the held packet, and all further fragments
-    /// as originated packets. If no frame is free or the transmit ring is full, the remaining
-    /// fragments are not sent, and the held packet is counted as dropped.
+    /// The first fragment is counted as the held packet, and all further fragments as originated
+    /// packets. If no frame is free or the transmit ring is full, the remaining fragments are not
+    /// sent, and the held packet is counted as dropped.
     fn split(&mut self, slot: HoldSlot, carve: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> FragmentStep);
 }
 

@@ -163,7 +163,7 @@ fn answer_of(asked: &[u8], parts: &[&[u8]], out: &mut [u8; ROOM]) -> usize {
     end
 }
 
-/// The offset of the inner UDP header in an upstream request. The headers before it are Ethernet,
+/// The offset of the inner UDP header in an upstream request. The preceding headers are Ethernet,
 /// GRE over IPv4, and the inner IPv4 header.
 const UDP: usize = 14 + 24 + 20;
 

@@ -1,9 +1,10 @@
 //! The agent check, which uses the agent protocol of HAProxy.
 //!
-//! An agent runs on the backend. It sends one line of words when a connection opens, such as
-//! `up 75%`, and closes the connection. Each line stands alone: a line without `drain` ends a
-//! drain, and a line without a weight means 100 %. Machines that start at different times
-//! therefore agree, unlike with HAProxy, which keeps what an earlier line has set.
+//! An agent runs on the backend. When a connection opens, the agent sends one line of words, such
+//! as `up 75%`, and closes the connection. Each line replaces the previous line completely: a line
+//! without `drain` ends a drain, and a line without a weight means 100 %. Machines that start at
+//! different times therefore agree. In HAProxy, by contrast, a setting from an earlier line stays
+//! in effect.
 //!
 //! References: "agent-check" in the configuration manual of HAProxy 3.0.
 
@@ -41,7 +42,7 @@ pub(super) async fn attempt(check: &AgentCheck, address: IpAddr, dialer: &Dialer
     }
 }
 
-/// Evaluates a line.
+/// Evaluates a line from an agent.
 fn judge(line: &[u8], check: &AgentCheck) -> Result<Advice, Failure> {
     let (words, reason) = match line.iter().position(|byte| *byte == b'#') {
         Some(at) => line.split_at(at),
@@ -56,7 +57,7 @@ fn judge(line: &[u8], check: &AgentCheck) -> Result<Advice, Failure> {
             b"up" | b"ready" => {}
             b"drain" => advice.drains = true,
             b"maint" | b"down" | b"failed" | b"fail" | b"stopped" => down = Some(word),
-            // Sluicegate does not limit connections.
+            // The limit is ignored, because Sluicegate does not limit the number of connections.
             other if other.starts_with(b"maxconn:") => {}
             other => match percent(other) {
                 Some(0) => advice.drains = true,

@@ -2,7 +2,8 @@
 //!
 //! The caller schedules attempts and wraps each one in a timeout.
 //!
-//! Invariant: an attempt spawns no task, so dropping it leaves no task and no file descriptor.
+//! Invariant: an attempt spawns no task, so dropping an attempt leaves no task and no file
+//! descriptor.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,8 +13,9 @@ use config::CheckKind;
 #[cfg(test)]
 mod tests;
 
-/// Sends one probe and waits for the response without a time limit. The caller sets the limit and
-/// uses [`Interim::expired`] when it expires. Dropping the future releases all resources.
+/// Sends one probe and waits for the response without a time limit. The caller sets a time limit
+/// and uses [`Interim::expired`] when the limit expires. Dropping the future releases all
+/// resources.
 ///
 /// # Errors
 /// Returns the reason why the check did not pass.

@@ -1,6 +1,6 @@
 //! The next hops through which backends with a multipath route are checked. The control plane sets
-//! them, the module `engine` runs the checks through each of them, and the module `tunnel` sends
-//! their packets.
+//! the hops, the module `engine` checks the backend through each hop, and the module `tunnel` sends
+//! the check packets.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -62,8 +62,9 @@ impl Dialer {
 }
 
 /// Returns an error of `connect(2)` for TCP. The kernel reports the ICMPv6 error "administratively
-/// prohibited" as EACCES, but its IPv4 counterpart as EHOSTUNREACH. Otherwise, a backend that
-/// rejects the port in its firewall would count as a failure of this machine.
+/// prohibited" as EACCES, but its IPv4 counterpart as EHOSTUNREACH. This function replaces EACCES,
+/// because a backend whose firewall rejects the port would otherwise be reported as a failure of
+/// this machine.
 fn unless_prohibited(error: io::Error) -> io::Error {
     let is_prohibited = error.raw_os_error() == Some(Errno::EACCES as i32);
     if is_prohibited { io::ErrorKind::HostUnreachable.into() } else { error }

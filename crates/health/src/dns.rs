@@ -1,11 +1,12 @@
 //! The DNS check, over UDP.
 //!
-//! A check passes if the response has a record of the requested type. The query uses no TCP and no
-//! EDNS, so responses have at most 512 bytes. A lost query is not repeated before the next attempt.
+//! A check passes if the response has a record of the requested type. The query uses UDP without
+//! EDNS, so a response is at most 512 bytes long. A lost query is not repeated before the next
+//! attempt.
 //!
 //! A compression pointer must point strictly backward, so a response cannot cause an endless loop.
 //!
-//! References: RFC 1035 §4; See RFC 5452 §9.1 (fields that must match).
+//! References: RFC 1035 §4, and RFC 5452 §9.1 (fields that must match).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -74,7 +75,7 @@ fn judge_answer(answer: &[u8], query: &[u8]) -> Result<(), Failure> {
     let question = query.get(HEADER_BYTES..).unwrap_or_default();
     let repeated = answer.get(HEADER_BYTES..HEADER_BYTES + question.len());
     if [q0, q1] != [0, 1] || !repeated.is_some_and(|repeated| repeated.eq_ignore_ascii_case(question)) {
-        return Err(Failure::malformed("DNS response to another question"));
+        return Err(Failure::malformed("DNS response to a different question"));
     }
     let wanted = question.split_last_chunk::<4>().map(|(_, kind)| *kind).ok_or_else(broken)?;
     let mut at = HEADER_BYTES + question.len();

@@ -57,9 +57,9 @@ pub enum Event {
     /// permission. `None` means that the target was probed again or is no longer watched. The
     /// health states do not change, because the backends may be healthy.
     Unable(Vec<(TargetKey, Option<String>)>),
-    /// Targets whose failing hops have changed.
+    /// Targets whose set of failing hops has changed.
     Hops(Vec<FailingHops>),
-    /// New advice of agents about the weights and drains of backends.
+    /// New advice from agents about the weights and drains of backends.
     Advised(Vec<(TargetKey, Advice)>),
     /// The latest result for each server that is being flushed.
     Flushed(Vec<Flushed>),
@@ -76,12 +76,13 @@ pub struct StateChange {
     pub why: Option<String>,
 }
 
-/// The failing hops of one target. The list is complete, and empty if the target was removed.
+/// The failing hops of one target. The list contains all failing hops of the target, and is empty
+/// if the target was removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailingHops {
     /// The target.
     pub key: TargetKey,
-    /// The hops through which the check fails while it passes through another hop.
+    /// The hops through which the check fails while the check passes through a different hop.
     pub hops: Vec<HopNeighbour>,
 }
 

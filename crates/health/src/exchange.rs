@@ -1,8 +1,8 @@
 //! The TCP and UDP checks that send bytes and match the response.
 //!
 //! The expectation is an automaton, which reads the response byte by byte while it arrives. An
-//! attempt reads at most 64 KiB over TCP, or one datagram of at most 4 KiB over UDP. It stores only
-//! the first bytes, for the message of a failure.
+//! attempt reads at most 64 KiB over TCP, or one datagram of at most 4 KiB over UDP. The attempt
+//! stores only the first bytes of the response, which the message of a failure shows.
 //!
 //! References: RFC 792 and RFC 4443 §3.1 (destination unreachable).
 
@@ -19,7 +19,7 @@ use super::failure::quote;
 use super::{Dialer, Failure, Interim, Pass};
 
 /// Sends the payload, and reads until the response contains the expectation. If the time limit
-/// expires before that, the failure shows what has arrived.
+/// expires first, the failure shows the bytes that have arrived.
 pub(super) async fn over_tcp(
     check: &TcpCheck,
     expect: &Expect,
@@ -50,7 +50,7 @@ pub(super) async fn over_tcp(
 }
 
 /// Sends one datagram. Without an expectation, any response passes, and so does silence until the
-/// time limit. An ICMP error fails in both cases.
+/// time limit. An ICMP error makes the check fail with and without an expectation.
 pub(super) async fn over_udp(
     check: &UdpCheck,
     address: IpAddr,
@@ -118,7 +118,8 @@ impl<'e> Search<'e> {
 
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 const BUFFER_BYTES: usize = 4 << 10;
-/// One byte more than a message shows, so that the message shows that the response is longer.
+/// The number of stored bytes, which is one more than a message shows, so that the message can
+/// indicate a longer response.
 const HEAD_BYTES: usize = 41;
 
 #[cfg(test)]

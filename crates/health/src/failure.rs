@@ -16,7 +16,7 @@ pub enum Failure {
     /// No response arrived in time.
     NoAnswer,
     /// The connection was opened, but no response to a packet of full size arrived in time. The
-    /// number is the length of its TCP segment.
+    /// number is the length of the packet's TCP segment in bytes.
     FullSize(u32),
     /// The backend refused the connection.
     Refused,
@@ -29,7 +29,7 @@ pub enum Failure {
     /// The backend closed the connection before the response was complete.
     Closed,
     /// This machine could not send the probe, because it lacks a file descriptor, port, memory or
-    /// permission. Such a failure does not count against the backend.
+    /// permission. Such a failure does not affect the health state of the backend.
     Local(Box<str>),
     /// The TLS handshake failed.
     Tls(Box<str>),
@@ -42,7 +42,8 @@ pub enum Failure {
         /// The statuses with which the check passes.
         wanted: Vec<RangeInclusive<u16>>,
     },
-    /// The response does not contain the expected bytes. The text shows both.
+    /// The response does not contain the expected bytes. The text shows the expected and the
+    /// received bytes.
     Unexpected(Box<str>),
     /// The first 64 KiB of the body do not contain the expected text.
     Body {
@@ -61,7 +62,8 @@ pub enum Failure {
     /// The NTP server returned a kiss code instead of a time, such as RATE (too many requests),
     /// DENY or INIT.
     Kiss([u8; 4]),
-    /// The agent of the backend reports that the backend is down. The text has its words.
+    /// The agent of the backend reports that the backend is down. The text contains the words of
+    /// the agent.
     Agent(Box<str>),
     /// The program of an exec check ended with another status than 0, or did not end. The text has
     /// the status and the first line of its output.

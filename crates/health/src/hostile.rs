@@ -78,8 +78,7 @@ pub(super) async fn nobody() -> u16 {
     TcpListener::bind((HERE, 0)).await.unwrap().local_addr().unwrap().port()
 }
 
-/// Runs one attempt against 127.0.0.1. An attempt that takes ten seconds counts as endless, and the
-/// function panics.
+/// Runs one attempt against 127.0.0.1. Panics if the attempt takes more than ten seconds.
 pub(super) async fn ask(kind: &CheckKind) -> Result<(), Failure> {
     let interim = Interim::default();
     let attempt = attempt(kind, HERE, &Dialer::Direct, &interim);

@@ -1,8 +1,8 @@
 //! The HTTP/1.1 check, with or without TLS.
 //!
-//! A check passes if the status is an expected one and the body contains the expected text, if one
-//! is configured. Redirects are not followed. The status of a redirect is compared like any other
-//! status.
+//! A check passes if the status is one of the expected statuses and the body contains the expected
+//! text, if one is configured. Redirects are not followed. The status of a redirect is compared
+//! like any other status.
 //!
 //! An attempt reads and stores at most 16 KiB of headers and 64 KiB of body. Without an expected
 //! text, the body is not read.
@@ -54,7 +54,8 @@ pub(super) async fn attempt(
 /// Adds headers to the request until it is longer than a TCP segment, so that its first packet has
 /// the full size that the path should carry. Returns the length of a segment in bytes.
 fn pad(request: &mut Request<Empty<Bytes>>, stream: &TcpStream) -> Result<u32, Failure> {
-    // Otherwise the rest of the request would wait for the acknowledgement of the first packet.
+    // Without this option, the rest of the request would wait for the acknowledgement of the first
+    // packet.
     stream.set_nodelay(true).map_err(|error| Failure::from(&error))?;
     let segment = SockRef::from(stream).tcp_mss().map_err(|error| Failure::from(&error))?;
     for _ in 0..segment.div_ceil(PADDING_BYTES) {
@@ -137,7 +138,7 @@ async fn contains(mut body: Incoming, wanted: &[u8]) -> Result<bool, Failure> {
 /// match can span two chunks.
 struct Seen<'w> {
     wanted: &'w [u8],
-    /// The last received bytes. Between two chunks, their number is the length of the searched text
+    /// The last received bytes. Between two chunks, this buffer has the length of the searched text
     /// minus one.
     tail: Vec<u8>,
     left: usize,
@@ -176,7 +177,8 @@ fn failure(error: Error) -> Failure {
     Failure::of_library(own.unwrap_or(&error), "HTTP/1.1")
 }
 
-/// Servers limit the length of a header, so several headers are added.
+/// The value of one padding header. Servers limit the length of a header, so several such headers
+/// are added.
 const PADDING: &str = match std::str::from_utf8(&[b'0'; PADDING_BYTES as usize]) {
     Ok(text) => text,
     Err(_) => "",

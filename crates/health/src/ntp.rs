@@ -1,10 +1,11 @@
 //! The NTP check, over UDP.
 //!
 //! A check passes if the server responds, is synchronized and has a sufficiently low stratum. The
-//! time in the response is not checked, because the clock of this machine is no better reference.
+//! time in the response is not checked, because the clock of this machine is no more reliable than
+//! the server.
 //!
-//! References: See RFC 5905 §7.3 (the header), §7.4 (kiss codes) and §8 (fields that must match),
-//! and RFC 9109 (random source port, which the kernel chooses).
+//! References: RFC 5905 §7.3 (the header), §7.4 (kiss codes) and §8 (fields that must match), and
+//! RFC 9109 (random source port, which the kernel chooses).
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,5 +1,5 @@
-//! What an attempt returns besides a failure: how it passed, and what applies if its time limit
-//! expires.
+//! The results of an attempt other than a failure: how the attempt passed, and its result if the
+//! time limit expires.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ pub struct Advice {
     /// `true` if the backend must not receive new flows.
     pub drains: bool,
     /// The weight in tenths of the configured weight: 1 to 20. The steps are coarse, because each
-    /// change of a weight rebuilds tables and moves flows.
+    /// change of a weight requires a rebuild of tables and moves flows.
     pub tenths: u8,
 }
 
@@ -45,7 +45,7 @@ impl Interim {
     /// Returns the result of an attempt that the time limit has ended.
     ///
     /// # Errors
-    /// Returns [`Failure::NoAnswer`], or what the attempt has found out until then.
+    /// Returns the failure that the attempt has recorded so far, or else [`Failure::NoAnswer`].
     pub fn expired(&self) -> Result<Pass, Failure> {
         lock(&self.0).take().unwrap_or(Err(Failure::NoAnswer))
     }

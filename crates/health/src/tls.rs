@@ -2,8 +2,8 @@
 //!
 //! The root certificates of the system are not used, because backends have private names. If a
 //! check has no CA, neither the certificate of the server nor the signatures of the handshake are
-//! verified, because a server with a false certificate could sign too. Such a check therefore
-//! accepts certificates that the TLS library cannot read.
+//! verified, because a server with a false certificate could also create valid signatures. Such a
+//! check therefore accepts certificates that the TLS library cannot read.
 //!
 //! Each attempt performs a full handshake, because a resumed session would pass even after the
 //! certificate has expired.
@@ -150,7 +150,7 @@ struct Known {
 }
 
 impl Known {
-    /// Returns `true` if the TLS settings have equal keys. CA texts are compared by address,
+    /// Returns `true` if the TLS settings have the same key. CA texts are compared by address,
     /// because comparing a bundle of 200 KiB would cost more than the cache saves.
     fn is(&self, other: &Self) -> bool {
         let same = match (&self.ca, &other.ca) {
@@ -201,8 +201,8 @@ impl ServerCertVerifier for Anyone {
     }
 }
 
-/// The signature schemes that a client offers with `verify = false`. The library itself supports
-/// neither P-521, Ed448 nor SHA-1.
+/// The signature schemes that a client offers with `verify = false`. The TLS library itself does
+/// not support P-521, Ed448 or SHA-1.
 const ANY_SCHEME: [SignatureScheme; 13] = [
     SignatureScheme::ECDSA_NISTP256_SHA256,
     SignatureScheme::ECDSA_NISTP384_SHA384,

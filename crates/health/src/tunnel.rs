@@ -37,8 +37,8 @@ use senders::Senders;
 
 use crate::{CheckHop, lock};
 
-/// The numbers that a tunnel uses in its network namespace. Other software must not use these
-/// numbers.
+/// The mark, rule priority and routing table that a tunnel uses in its network namespace. Other
+/// software must not use these values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TunnelNumbers {
     /// The mark (`SO_MARK`) of the check sockets, compared without a mask. The default is 83.
@@ -70,7 +70,7 @@ pub struct TunnelSetup {
     /// The addresses of this machine, to which backends reply. The first address of each family is
     /// used.
     pub own: Vec<IpAddr>,
-    /// The mark, priority and table that the tunnel uses.
+    /// The packet mark, rule priority and routing table that the tunnel uses.
     pub numbers: TunnelNumbers,
 }
 
@@ -213,7 +213,7 @@ pub enum TunnelError {
     /// The kernel returned an error.
     #[error("the kernel refused to {request}: {reason}")]
     Refused {
-        /// The request.
+        /// The rejected request.
         request: &'static str,
         /// The error that the kernel returned.
         #[source]

@@ -40,8 +40,8 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The result for one machine: the numbers of its VIPs, pools and backends, or the error that
-/// prevents it from running.
+/// The result for one machine: how many VIPs, pools and backends the machine has, or the error that
+/// prevents the machine from running.
 #[derive(Serialize)]
 struct Outcome {
     #[serde(rename = "name")]

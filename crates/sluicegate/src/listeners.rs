@@ -180,8 +180,8 @@ impl Listeners {
         self.fault.clone()
     }
 
-    /// Applies `config`: closes the listeners that are no longer configured, and starts those in
-    /// `bound`.
+    /// Applies `config`: closes the listeners that are no longer configured, and starts the
+    /// listeners in `bound`.
     pub(crate) fn take(&mut self, config: &Config, machine: &str, bound: Bound) {
         let admin = config.admin();
         self.rules.set_put(admin.put);
@@ -224,8 +224,8 @@ impl Listeners {
         } else if let (Some((socket, _)), Some(wanted)) = (&self.socket, wanted)
             && let Err(error) = socket.open_to(wanted.mode, group(wanted))
         {
-            // log: The mode or group of the admin socket could not be changed. A group that the
-            // process does not belong to needs a restart.
+            // log: The mode or group of the admin socket could not be changed. Restart the process
+            // to use a group that the process does not belong to yet.
             tracing::error!(%error, "admin socket permissions not changed");
             self.fault = Some(error.to_string());
         }

@@ -112,7 +112,7 @@ impl Liveness {
             return;
         }
         match &health {
-            // log: The fault that was logged before has ended.
+            // log: The fault of the forwarder that was logged before has ended.
             Health::Healthy => tracing::info!(change = "machine", "forwarder healthy again"),
             // log: A packet thread is stuck, or a socket or XDP program is lost; see `why`. While a
             // thread is stuck for less than `bgp.max_stall`, routes have the graceful-shutdown
@@ -124,13 +124,14 @@ impl Liveness {
         self.change(|state| state.health = health);
     }
 
-    /// Logs a time in which the process did not run. The state of the forwarder stays unchanged.
+    /// Logs a period in which the process did not run. The state of the forwarder stays unchanged.
     pub(crate) fn paused(&self, pause: Option<Pause>) {
         let Some(pause) = pause else { return };
         let seconds = format!("{:.1}", pause.lasted.as_secs_f64());
-        // log: The whole process did not run for this time, so this machine forwarded no packets,
-        // and routers may have lost BFD sessions. With too little processor time, look for other
-        // programs on the processors of the process. Otherwise look for a suspended VM or a signal.
+        // log: The whole process did not run for the time in `seconds`. This machine forwarded no
+        // packets during that time, and routers may have lost BFD sessions. If `why` reports too
+        // little processor time, look for other programs on the processors of the process.
+        // Otherwise, look for a suspended VM or a signal.
         tracing::warn!(change = "machine", %seconds, why = %pause, "process did not run");
     }
 

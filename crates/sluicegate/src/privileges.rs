@@ -101,7 +101,7 @@ fn keep(lasting: &[(CapabilitySet, &str, &str)], can_use_maps: impl FnOnce() -> 
     let kept = if can_use_maps() { lasting } else { lasting | had & for_maps(had) };
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: handed & kept })?;
     // log: The setup is complete, and the process has dropped the capabilities that only the setup
-    // needed. The field `kept` lists the remaining ones.
+    // needed. The field `kept` lists the remaining capabilities.
     tracing::info!(
         kept = %words(kept),
         given_up = (had - kept).iter().count(),

@@ -1,8 +1,8 @@
 //! Implements `sluicegate replay`, which runs a capture file through the loop of a packet thread,
 //! offline and without root.
 //!
-//! The subcommand writes the packets that would have been sent to another capture file, and prints
-//! counters. The submodule `arrivals` reads the frames, `control` builds the snapshots, `change`
+//! The packets that would have been sent are written to a second capture file, and the counters are
+//! printed. The submodule `arrivals` reads the frames, `control` builds the snapshots, `change`
 //! implements `--reload`, and `stats` prints the counters. The crate `datapath` implements the loop
 //! and the file formats. The clock of the replay follows the timestamps of the capture, but never
 //! goes backward.

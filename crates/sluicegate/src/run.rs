@@ -268,7 +268,8 @@ impl Daemon {
         });
         let ended = loop {
             tokio::select! {
-                // Health states come first, because a backend that is down must get no packets.
+                // Health states are handled first, because a backend that is down must get no
+                // packets.
                 biased;
                 Some(event) = self.checks.next() => self.take_event(event),
                 () = signals.end.recv() => if self.is_to_end() { break Ok(()) },
@@ -309,8 +310,8 @@ impl Daemon {
         match self.controller.health_states(&health_states, &self.publisher.current(), now) {
             Ok(Some(snapshot)) => self.publish_states(snapshot),
             Ok(None) => {}
-            // log: New health states could not be applied. The next change of a health state
-            // includes them. Report a bug if the line is repeated.
+            // log: New health states could not be applied. The next change of a health state also
+            // applies these states. Report a bug if the line is repeated.
             Err(error) => tracing::error!(%error, "health states not applied"),
         }
         log_changes(&self.controller, &turned);
@@ -441,7 +442,7 @@ impl Daemon {
         }
         if let Some(more) = lowered.checked_sub(PATHS_NAMED).filter(|more| *more > 0) {
             // log: More path MTUs were lowered at the same time than the log shows. The field
-            // `more` contains the number of those that are not shown.
+            // `more` contains the number of path MTUs that are not shown.
             tracing::info!(more, "more path MTUs lowered");
         }
         changed |= lowered > 0;
@@ -492,7 +493,7 @@ impl Daemon {
     fn log_final_counters(&mut self) {
         let total = self.forwarding.stats(&self.publisher.current(), self.controller.index()).total;
         self.api.listeners.close();
-        // log: The process is stopping. The fields are its final counters.
+        // log: The process is stopping. The fields contain the final counters of the process.
         tracing::info!(
             event = "final_counters",
             received = total.rx,

@@ -1,5 +1,6 @@
 //! Implements `sluicegate completions` and `sluicegate man`, which generate shell completions and
-//! manual pages from the command line definition. The distribution packages contain both.
+//! manual pages from the command line definition. The distribution packages contain the completions
+//! and the manual pages.
 
 use std::fs;
 use std::path::PathBuf;

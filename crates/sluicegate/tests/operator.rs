@@ -86,8 +86,8 @@ fn status_says_what_is_and_ends_with_a_finding() {
         "lb1 of fra1, sluicegate 0.1.0, up 1h02m",
         "ready        no\n             no VIP is ready",
         "7 (files 000000000000) of /etc/sluicegate/sluicegate.toml, the file has changed since the last reload",
-        "digests      configuration 111111111111: must be equal on all machines of the cluster (not compared here)\n             \
-         tables 222222222222: must be equal on all machines of the shard west shortly after a change\n",
+        "digests      configuration 111111111111: must be the same on all machines of the cluster (not compared here)\n             \
+         tables 222222222222: must be the same on all machines of the shard west shortly after a change\n",
         "VIPs         0 of 1 ready\n             not ready: www\n",
         "1 serving, 1 draining, 12 down, 0 unknown\n             down: b3 in web, b4 in web and 10 more\n",
         "2 of 3 VIPs announced\n             without a session: tor2\n",
@@ -478,7 +478,7 @@ impl std::io::Write for Written {
     }
 }
 
-/// The configuration in this test has a warning, and its interface does not exist.
+/// The configuration in this test has a warning and names an interface that does not exist.
 #[test]
 fn start_log_has_no_escape_sequences() {
     let balancer = Balancer::start();

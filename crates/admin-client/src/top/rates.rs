@@ -45,8 +45,8 @@ pub(crate) struct Traffic {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// The state of a backend in its pools, or the readiness of a service. `None` if there are too
-    /// many rows to request states.
+    /// The state of a backend in its pools, or the readiness of a service. `None` if states are not
+    /// requested, because there are too many backends or services.
     pub(crate) state: Option<String>,
     #[serde(flatten)]
     pub(crate) traffic: Traffic,
@@ -65,8 +65,8 @@ pub(crate) struct Thread {
     pub(crate) is_io: bool,
     /// The index of the thread. Packet threads and I/O threads are numbered separately.
     pub(crate) number: usize,
-    /// The fraction of time spent on packets, 0 to 1. The thread spins or sleeps for the rest of
-    /// the time.
+    /// The fraction of time spent on packets, 0 to 1. For the rest of the time, the thread spins or
+    /// sleeps.
     pub(crate) busy_share: f64,
     pub(crate) packets_per_second: f64,
     pub(crate) flow_entries: u64,

@@ -186,8 +186,8 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, Look { status, rates }: &Look, s
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// Formats the condition of the machine. The condition is derived from the last status response and
-/// its age.
+/// Formats the condition of the machine. The condition of the machine is derived from the last
+/// status response and the age of that response.
 fn condition(status: &Status, silence: Duration) -> Span<'static> {
     match (status.stopping, status.ready, status.forwarder.healthy) {
         _ if silence >= LONG => format!("no response for {}", ago(silence.as_secs_f64())).red(),

@@ -1,9 +1,9 @@
 //! The definitions of all exported metrics: name, kind, unit, labels and help text.
 //!
 //! Metrics of packet threads, sockets and the XDP program are defined in the tables of the crate
-//! `counters`, and all others in this file. Tests compare the exposition,
+//! `counters`, and all other metrics in this file. Tests compare the exposition,
 //! `docs/reference/metrics.md`, the alert rules and the dashboard with [`all`]. The module
-//! `samples` computes the values.
+//! `samples` computes the values of the metrics.
 
 use counters::{Kind, Metric};
 use prometheus::core::Desc;
@@ -13,7 +13,7 @@ pub(super) fn describe(metric: &Metric) -> prometheus::Result<Desc> {
     Desc::new(metric.name.to_owned(), metric.help.to_owned(), labels, std::collections::HashMap::new())
 }
 
-/// Returns all metrics in the order of the reference page, starting with those of this file.
+/// Returns all metrics in the order of the reference page, starting with the metrics of this file.
 pub(super) fn all() -> Vec<Metric> {
     let groups =
         [counters::XDP, counters::SOCKET, counters::THREAD, counters::FLOW_TABLE, counters::FRAGMENT_TABLE];

@@ -84,7 +84,7 @@ impl Sources {
     }
 }
 
-/// Returns a router with the three routes. The admin server uses it too.
+/// Returns a router with the three routes, which the admin server also uses.
 pub fn router(sources: Sources) -> Router {
     Router::new()
         .route("/metrics", get(metrics))

@@ -113,7 +113,7 @@ impl Samples {
         }
         let mut known: Vec<_> =
             worst.iter().filter(|(_, verdict)| **verdict != CheckState::Unknown).collect();
-        // Failed checks come first, so that the limit never hides them.
+        // Failed checks come first, so that the limit on series does not hide failures.
         known.sort_by_key(|(_, verdict)| **verdict == CheckState::Up);
         for (labels, verdict) in known.into_iter().take(MAX_SERIES_HEALTH) {
             self.push(&the::HEALTH_UP, labels, (*verdict == CheckState::Up).into());
@@ -141,7 +141,8 @@ impl Samples {
         }
         let wanted = bgp.vips.iter().filter(|vip| vip.state != AnnouncementState::NotConfigured);
         let mut vips: Vec<&AnnouncedVip> = wanted.collect();
-        // VIPs that are not announced come first, so that the limit never hides them.
+        // VIPs that are not announced come first, so that the limit on series does not hide these
+        // VIPs.
         let has_routes = |vip: &AnnouncedVip| {
             matches!(vip.state, AnnouncementState::Announced | AnnouncementState::Marked)
         };

@@ -189,7 +189,7 @@ const KNOWN: &[(&str, f64)] = &[
     (r#"build_info{commit="abc",version="1.2.3"}"#, 1.0),
 ];
 
-/// Returns the values of the counter groups in [`full_input`] for each series. Some of them are
+/// Returns the values of the counter groups in [`full_input`] for each series. Some values are
 /// literal numbers, which independently verify the order of the tables.
 fn counted() -> BTreeMap<String, f64> {
     let (thread, xdp) = (thread(), full_input().stats.xdp);

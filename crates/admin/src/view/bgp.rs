@@ -10,7 +10,7 @@ use super::serving::Family;
 /// The state of all BGP announcements.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BgpView {
-    /// The AS number of this machine, or null if it has no peers and announces no routes.
+    /// The AS number of this machine, or null if the machine has no peers and announces no routes.
     pub asn: Option<u32>,
     /// The BGP identifier of this machine.
     pub router_id: Option<Ipv4Addr>,
@@ -56,10 +56,10 @@ pub enum BfdState {
     AdminDown,
     /// The session is down.
     Down,
-    /// This machine receives packets from the peer, but the peer has not confirmed the other
-    /// direction.
+    /// This machine receives packets from the peer, but the peer has not confirmed that it receives
+    /// packets from this machine.
     Init,
-    /// Both sides receive packets from each other.
+    /// This machine and the peer receive packets from each other.
     Up,
     /// The BFD session has not started, because the BGP session is not up.
     Waiting,
@@ -83,8 +83,8 @@ pub struct BgpPeerRow {
     pub established: u64,
     /// The number of consecutive failed attempts to establish the session.
     pub failures: u32,
-    /// The reason why there is no session. Null if the session is established or no attempt has
-    /// failed.
+    /// The reason why there is no session. The value is null if the session is established or no
+    /// attempt has failed.
     pub last_error: Option<String>,
     /// The time since the failure in `last_error`, in seconds.
     pub last_error_seconds: Option<f64>,
@@ -94,10 +94,10 @@ pub struct BgpPeerRow {
     pub last_end_seconds: Option<f64>,
     /// The capabilities that this machine offered and the peer did not: `ipv4 unicast`, `ipv6
     /// unicast`, `extended next hop` or `graceful restart`. Routes of a refused address family are
-    /// not sent to the peer. Empty if there is no session.
+    /// not sent to the peer. The list is empty if there is no session.
     pub refused: Vec<String>,
-    /// The negotiated hold time in seconds. The session ends if no message arrives for this time. 0
-    /// if the hold timer is disabled, or null if there is no session.
+    /// The negotiated hold time in seconds. The session ends if no message arrives for this time.
+    /// The value is 0 if the hold timer is disabled, and null if there is no session.
     pub hold_seconds: Option<f64>,
     /// The number of IPv4 routes currently announced to the peer.
     pub announced_v4: usize,
@@ -136,11 +136,12 @@ pub struct AnnouncedVip {
     /// The announcement state.
     pub state: AnnouncementState,
     /// The reason why the VIP is not announced, or why its routes have the graceful-shutdown
-    /// community, in one sentence. Null if the VIP is announced normally.
+    /// community, in one sentence. The value is null if the VIP is announced normally.
     pub why: Option<String>,
     /// The remaining hold-down time in seconds, or null if the VIP is not held down.
     pub returns_in_seconds: Option<f64>,
-    /// The time since the VIP was last announced or withdrawn, in seconds, or null if it never was.
+    /// The time since the VIP was last announced or withdrawn, in seconds, or null if it was never
+    /// announced.
     pub since_seconds: Option<f64>,
     /// The number of withdrawals since the start of the process, not counting withdrawals for
     /// drains.
@@ -167,7 +168,8 @@ pub enum AnnouncementState {
     /// The conditions for an announcement are met, but no session with a peer is established.
     NoSession,
     /// The conditions for an announcement are met, but no established session can carry routes of
-    /// the address family: the peer did not negotiate it, or this machine has no next hop.
+    /// the address family, because the peer did not negotiate the family or this machine has no
+    /// next hop.
     NotCarried,
     /// The conditions for an announcement are met, and the routes are not sent yet.
     Sending,

@@ -22,7 +22,7 @@ pub struct EventsView {
 /// An event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EventRow {
-    /// The number of the event. Numbers start at 1 and increase by one.
+    /// The number of the event. Events are numbered from 1 in the order in which they occur.
     pub number: u64,
     /// The time of the event in seconds since 1970, with millisecond precision.
     pub unix_seconds: f64,
@@ -55,7 +55,8 @@ pub enum EventKind {
     Reload,
     /// The state of an interface changed.
     Link,
-    /// The state of this machine changed: ready, draining, or a problem of a packet thread.
+    /// The state of this machine changed, for example because a drain started or a packet thread is
+    /// stuck.
     Machine,
 }
 

@@ -1,7 +1,7 @@
 //! The decision for a packet, with the names of service, pool and backend. The route `/v1/where`
-//! and the packet tracer return it.
+//! and the packet tracer return this decision.
 //!
-//! Packet threads identify these objects by numbers, which the control plane translates to names.
+//! Packet threads identify these objects by IDs, which the control plane translates to names.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -26,18 +26,18 @@ pub struct Explained {
     pub hash: Option<String>,
     /// The entry of the Maglev table, or the point of the hash ring, that selected the backend.
     pub table_entry: Option<u64>,
-    /// The number of entries of the Maglev table, or of points of the hash ring.
+    /// The number of entries in the Maglev table, or of points on the hash ring.
     pub table_size: Option<u64>,
     /// `true` if the backend that was selected first is unavailable and the packet was hashed
     /// again.
     pub rehashed: Option<bool>,
-    /// `true` if the connection table contains the flow, but its backend is unavailable or no
-    /// longer in the service.
+    /// `true` if the connection table contains the flow, but the backend in that entry is
+    /// unavailable or no longer in the service.
     pub reselected: Option<bool>,
     /// The selected backend.
     pub backend: Option<WhereBackend>,
     /// The backends that store the key, in order of preference, if the pool has replicas. Writes go
-    /// to all of them.
+    /// to all of these backends.
     #[serde(default)]
     pub replicas: Vec<WhereBackend>,
 }
@@ -64,14 +64,15 @@ pub enum Step {
     FlowTable,
     /// The Maglev table.
     Maglev,
-    /// The hash ring of a keyed pool. `table_entry` is the point on the ring.
+    /// The hash ring of a keyed pool. The field `table_entry` contains the index of the point on
+    /// the ring.
     Ring,
     /// All local backends are unavailable, and `backend` is another cluster.
     Remote,
     /// The fragment table.
     FragmentTable,
     /// The fragment is sent to another machine of the cluster, which collects the fragments of the
-    /// datagram. `backend` is that machine.
+    /// datagram. The field `backend` contains the collecting machine.
     Redirect,
 }
 

@@ -10,7 +10,7 @@ use super::explained::{Explained, WhereBackend};
 /// A list of tracked flows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowPage {
-    /// The generation from which the names of backends, pools and services are taken.
+    /// The number of the generation from which the names of backends, pools and services are taken.
     pub generation: u64,
     /// The flows, up to the requested limit.
     pub flows: Vec<FlowRow>,
@@ -21,7 +21,7 @@ pub struct FlowPage {
 /// A tracked flow. The connection table stores hashes only, so addresses and ports are unknown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowRow {
-    /// The number of the packet thread that tracks the flow.
+    /// The index of the packet thread that tracks the flow.
     pub thread: usize,
     /// The lower 48 bits of the hash of the flow, in hex.
     pub tag: String,
@@ -84,18 +84,18 @@ pub struct WhereView {
 /// The decision of one packet thread.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WhereRow {
-    /// The number of the packet thread.
+    /// The index of the packet thread.
     pub thread: usize,
     /// The generation that the packet thread used.
     pub generation: u64,
-    /// The entry of the flow in the connection table, or null if there is none. The entry takes
-    /// precedence over the Maglev table while its backend serves or drains.
+    /// The entry of the flow in the connection table, or null if the flow is not tracked. The entry
+    /// takes precedence over the Maglev table while its backend serves or drains.
     pub tracked: Option<FlowRow>,
     /// The backend that the Maglev table selects for a flow without an entry in the connection
     /// table.
     pub chosen: Option<WhereBackend>,
     /// The decision for a packet of the flow. An echo request to a VIP has the result `reply`. All
-    /// other ICMP packets are dropped as `icmp`.
+    /// other ICMP packets are dropped with the reason `icmp`.
     #[serde(flatten)]
     pub explained: Explained,
 }

@@ -60,11 +60,11 @@ pub struct GenerationRow {
     /// The cause of the change.
     pub cause: GenerationCause,
     /// The client that requested the change, such as `uid 0` for a client on the socket, or the
-    /// certificate name and address of a TCP client. Null if the change did not come through the
-    /// API.
+    /// certificate name and address of a TCP client. The value is null if the change did not come
+    /// through the API.
     pub by: Option<String>,
-    /// The digest of the configuration files in hex. The status has the same value in
-    /// `generation_sha256`.
+    /// The digest of the configuration files in hex. The field `generation_sha256` of the status
+    /// contains the same value.
     pub sha256: String,
     /// The total size of the files in bytes, including prefix lists.
     pub bytes: u64,
@@ -110,8 +110,8 @@ pub struct ConfigView {
     pub sha256: String,
     /// The origin of the configuration.
     pub source: ConfigSource,
-    /// The configuration files: the main file first, then the included files. Prefix lists are not
-    /// included, and neither are secrets, which are separate files.
+    /// The configuration files: the main file first, then the included files. Prefix lists and
+    /// secrets are in separate files, which are not included.
     pub files: Vec<ConfigText>,
 }
 

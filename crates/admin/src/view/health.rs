@@ -30,7 +30,7 @@ pub enum Via {
 /// All health checks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HealthView {
-    /// The local failure that froze all health states, or null if there is none.
+    /// The local failure that froze all health states, or null if there is no local failure.
     pub own_fault: Option<String>,
     /// The check targets. A target that several pools use is listed once.
     pub targets: Vec<TargetRow>,
@@ -57,12 +57,14 @@ pub struct TargetRow {
     pub passes: u64,
     /// The number of consecutive attempts that failed.
     pub failures: u64,
-    /// The message of the last failure, or null if there was none.
+    /// The message of the last failure, or null if no attempt has failed.
     pub last_error: Option<String>,
     /// The time since the last failure, in seconds.
     pub last_error_seconds: Option<f64>,
-    /// The duration of the last successful attempt in microseconds, or null if there was none.
+    /// The duration of the last successful attempt in microseconds, or null if no attempt has
+    /// succeeded.
     pub latency_us: Option<u64>,
-    /// The results of the last attempts, oldest first. `true` means that the attempt passed.
+    /// The results of the last attempts, oldest first. The value `true` means that the attempt
+    /// passed.
     pub history: Vec<bool>,
 }

@@ -40,7 +40,7 @@ pub struct HotKeyRow {
     pub requests_per_second_at_most: f64,
     /// The lower bound of the key's share of the requests to its service, from 0 to 1.
     pub share: f64,
-    /// The backends that serve the key now: one backend, two if the address families of a VIP use
-    /// different backends, or an empty list.
+    /// The backends that serve the key now. The list contains two backends if the address families
+    /// of a VIP use different backends, and is empty if no backend serves the key.
     pub backends: Vec<String>,
 }

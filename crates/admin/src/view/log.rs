@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// The log level, which is the least severe level of the log lines that are written. The levels are
 /// the same as in the configuration.
-// This crate does not depend on crates with domain types, so it defines its own type.
-// `control-plane` converts it (`rows/log_level_overrides.rs`).
+// This crate does not depend on crates with domain types, so it defines its own type for the log
+// level. The crate `control-plane` converts the type (`rows/log_level_overrides.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {

@@ -23,7 +23,7 @@ pub enum RefusalKind {
     NotFound,
     /// 409: the request conflicts with the current state.
     Conflict,
-    /// 412: the current configuration differs from the one in `If-Match`.
+    /// 412: the entity tag of the current configuration differs from the tag in `If-Match`.
     Stale,
     /// 428: the `If-Match` header is missing.
     Unconditional,
@@ -64,8 +64,8 @@ pub struct ProblemView {
 }
 
 /// The severity of a problem.
-// This crate does not depend on crates with domain types, so it defines its own type.
-// `control-plane` converts it (`rows/refusal.rs`).
+// This crate does not depend on crates with domain types, so it defines its own severity type. The
+// crate `control-plane` converts the type (`rows/refusal.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::health::{CheckState, Via};
 
-/// An override of a pool member. At least one of the two fields is set.
+/// An override of a pool member, which sets `state`, `weight` or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Override {
     /// The state set by the operator (`draining` or `down`), or null if the health state applies.
@@ -42,11 +42,12 @@ pub struct ServiceRow {
     pub ports: String,
     /// The configured pool.
     pub pool: String,
-    /// The pool that serves now, which differs from the configured pool after a failover.
+    /// The pool that currently receives the packets of the service. After a failover, this pool
+    /// differs from the configured pool.
     pub serving_pool: String,
-    /// The number of serving backends in that pool.
+    /// The number of backends in service in `serving_pool`.
     pub serving: usize,
-    /// The number of all backends in that pool.
+    /// The total number of backends in `serving_pool`.
     pub total: usize,
     /// `true` if enough backends serve, or if new flows go to another cluster.
     pub ready: bool,
@@ -54,15 +55,16 @@ pub struct ServiceRow {
     /// backend serves.
     pub redirected_to: Vec<String>,
     /// The state for each address family, if backends are checked through the VIP and the families
-    /// differ. The fields above then describe the family with fewer serving backends. The list is
-    /// empty if both families have the same state.
+    /// differ. In that case, the other fields of the service describe the family with fewer serving
+    /// backends. The list is empty if both families have the same state.
     pub families: Vec<FamilyRow>,
-    /// The number of flows in the connection tables of all packet threads, at most two seconds old.
-    /// Null if counting took too long.
+    /// The number of flows in the connection tables of all packet threads, counted at most two
+    /// seconds ago. Null if counting took too long.
     pub flows: Option<u64>,
-    /// The number of packets since the start of the process.
+    /// The number of forwarded packets since the start of the process.
     pub packets: u64,
-    /// The number of bytes in these packets, as received.
+    /// The total length of the forwarded packets as received, in bytes, since the start of the
+    /// process.
     pub bytes: u64,
 }
 
@@ -73,17 +75,17 @@ pub struct FamilyRow {
     pub family: Option<Family>,
     /// The pool that currently serves the addresses of this family.
     pub serving_pool: String,
-    /// The number of serving backends in that pool.
+    /// The number of backends in service in `serving_pool`.
     pub serving: usize,
-    /// The number of all backends in that pool.
+    /// The total number of backends in `serving_pool`.
     pub total: usize,
     /// `true` if enough backends serve, or if new flows go to another cluster.
     pub ready: bool,
 }
 
 /// An address family.
-// This crate does not depend on crates with domain types, so it defines its own type.
-// `control-plane` converts it (`rows`).
+// This crate does not depend on crates with domain types, so it defines its own type for address
+// families. The crate `control-plane` converts the type (`rows`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
@@ -131,13 +133,13 @@ pub struct BackendRow {
     #[serde(default)]
     pub pools: Vec<String>,
     /// The state of the pool member. If checks through VIPs give different states, this is the best
-    /// of them.
+    /// state.
     pub state: BackendState,
     /// The VIPs for which the pool member has a worse state, according to the checks through these
     /// VIPs.
     pub less_for: Vec<SeenByVip>,
-    /// The reason why the pool member does not serve with the configured weight, or null if it
-    /// does.
+    /// The reason why the pool member does not serve with the configured weight. Null if the pool
+    /// member serves with that weight.
     pub why: Option<Why>,
     /// The override of an operator, or null if there is none.
     #[serde(rename = "override")]
@@ -149,17 +151,18 @@ pub struct BackendRow {
     /// The backend's share of the Maglev table from 0 to 1, for each pool that a service uses.
     #[schemars(extend("additionalProperties" = { "type": "number", "minimum": 0, "maximum": 1 }))]
     pub shares: BTreeMap<String, f64>,
-    /// The number of flows in the connection tables of all packet threads, at most two seconds old.
-    /// Null if counting took too long.
+    /// The number of flows in the connection tables of all packet threads, counted at most two
+    /// seconds ago. Null if counting took too long.
     pub flows: Option<u64>,
     /// The number of these flows that sent a packet to this machine in the last 60 seconds. The
     /// other flows are idle, have ended without a FIN, or continue through another machine.
     pub active_flows: Option<u64>,
     /// The number of flows of this pool member for each VIP. VIPs without flows are omitted.
     pub flows_by_vip: BTreeMap<String, u64>,
-    /// The number of packets since the start of the process.
+    /// The number of forwarded packets since the start of the process.
     pub packets: u64,
-    /// The number of bytes in these packets, as received.
+    /// The total length of the forwarded packets as received, in bytes, since the start of the
+    /// process.
     pub bytes: u64,
     /// The results of the health checks.
     pub checks: Vec<CheckRow>,
@@ -200,7 +203,7 @@ pub enum Why {
     SlowStart,
     /// The configured weight is 0.
     NoWeight,
-    /// The agent check. The agent drains the backend, or wants another weight.
+    /// The agent check: the agent drains the backend or requests a different weight.
     Agent,
     /// The setting `kv.rejoin` of the keyed pool. The server is flushed before it serves again.
     Rejoin,
@@ -219,7 +222,7 @@ pub struct CheckRow {
     pub state: CheckState,
     /// The time since the health state last changed, in seconds.
     pub since_seconds: f64,
-    /// The message of the last failure, or null if there was none.
+    /// The message of the last failure, or null if no attempt has failed.
     pub last_error: Option<String>,
     /// The time since the last failure, in seconds.
     pub last_error_seconds: Option<f64>,
@@ -234,7 +237,8 @@ pub struct BackendChange {
     pub generation: u64,
     /// `true` if the command changed the state.
     pub changed: bool,
-    /// All pool members to which the command applies, including those that it did not change.
+    /// All pool members to which the command applies, including members that the command did not
+    /// change.
     pub memberships: Vec<MembershipChange>,
     /// Notes for the operator, one sentence each, such as a different weight in the configuration.
     pub notes: Vec<String>,

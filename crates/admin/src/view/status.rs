@@ -16,8 +16,8 @@ pub struct Status {
     pub machine: String,
     /// The name of the cluster.
     pub cluster: String,
-    /// The ID of this process, which changes at each start. Together with the generation number it
-    /// identifies a configuration.
+    /// The ID of this process, which changes at each start. The boot ID and the generation number
+    /// together identify a configuration.
     pub boot_id: String,
     /// The number of the current generation.
     pub generation: u64,
@@ -35,8 +35,8 @@ pub struct Status {
     pub uptime_seconds: f64,
     /// `true` if `/readyz` returns status 200.
     pub ready: bool,
-    /// The reasons why the load balancer is not ready, one sentence each. The list is empty if it
-    /// is ready.
+    /// The reasons why the load balancer is not ready, one sentence each. The list is empty if the
+    /// load balancer is ready.
     pub not_ready: Vec<String>,
     /// `true` if the process is draining and will exit.
     pub stopping: bool,
@@ -61,24 +61,26 @@ pub struct Status {
     pub vips: VipTotals,
     /// The number of pool members in each state.
     pub backends: StateTotals,
-    /// The numbers of BGP sessions and announced VIPs, or null if this machine has no peers.
+    /// The totals of BGP sessions and announced VIPs, or null if this machine has no peers.
     pub bgp: Option<BgpTotals>,
-    /// The names of unavailable objects, at most ten of each kind. The total numbers are in other
-    /// fields.
+    /// The names of unavailable objects, at most ten of each kind. Other fields contain the total
+    /// numbers of these objects.
     pub down: DownView,
     /// The active overrides of operators.
     pub overrides: Vec<OverrideRow>,
     /// The log level override of an operator, or null if the level of the configuration applies.
     pub log_level_override: Option<LogLevelOverrideRow>,
-    /// The last configuration change, or null if there was none since the start of the process.
+    /// The last configuration change, or null if no change was requested since the start of the
+    /// process.
     pub last_reload: Option<LastReload>,
     /// The pending confirmation of a trial generation, or null if the current generation is
     /// permanent.
     pub confirmation: Option<ConfirmationRow>,
-    /// The local failure of this machine that froze the health states, or null if there is none.
+    /// The local failure of this machine that froze the health states, or null if there is no local
+    /// failure.
     pub own_fault: Option<String>,
-    /// The changed settings that need a restart, such as `io.batch: 64 -> 32`. The first value is
-    /// in use, and the second is configured.
+    /// The changed settings that need a restart, such as `io.batch: 64 -> 32`. In this example, the
+    /// value 64 is in use, and the value 32 is configured.
     pub needs_restart: Vec<String>,
     /// The number of check targets that could not be checked several times in a row because of an
     /// error on this machine. The health states of these targets are frozen.
@@ -95,11 +97,11 @@ pub struct DigestView {
     /// The SHA-256 digest of all settings that must be the same on all machines of the cluster, in
     /// hex. The digest covers the hash key without revealing it.
     pub configuration: String,
-    /// The SHA-256 digest of the current tables and of the unavailable backends in them, in hex.
-    /// All machines of a shard have the same value within a few check intervals after a change.
-    /// Null if the digests were computed from a configuration file.
+    /// The SHA-256 digest of the current tables and of the unavailable backends in these tables, in
+    /// hex. All machines of a shard have the same value within a few check intervals after a
+    /// change. Null if the digests were computed from a configuration file.
     pub tables: Option<String>,
-    /// The shard of the machine, or null if it has none.
+    /// The shard of the machine, or null if the machine belongs to no shard.
     pub shard: Option<String>,
 }
 
@@ -113,10 +115,10 @@ pub enum Drift {
     /// The file has changed since the last reload.
     FileChanged,
     /// The current configuration was uploaded with the API. The next reload of the file replaces
-    /// it.
+    /// the uploaded configuration.
     Api,
     /// The current configuration was restored by a rollback and differs from the file. The next
-    /// reload of the file, or a restart, replaces it.
+    /// reload of the file, or a restart, replaces the restored configuration.
     RolledBack,
 }
 
@@ -140,7 +142,7 @@ pub struct InterfaceRow {
     pub link: bool,
     /// The MTU of the interface: the maximum size of an IP packet in bytes.
     pub mtu_bytes: u32,
-    /// The maximum size of an IP packet that packet threads accept, in bytes. The size is fixed
+    /// The maximum size of an IP packet that packet threads accept, in bytes. This maximum is fixed
     /// when the process starts.
     pub largest_packet_bytes: u32,
 }
@@ -159,16 +161,16 @@ impl InterfaceRow {
     }
 }
 
-/// The number of VIPs.
+/// The total number of VIPs and the number of ready VIPs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VipTotals {
-    /// The number of all VIPs.
+    /// The total number of VIPs.
     pub total: usize,
     /// The number of VIPs in which all services have enough backends.
     pub ready: usize,
 }
 
-/// The numbers of BGP sessions and announced VIPs.
+/// The totals of BGP sessions and announced VIPs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BgpTotals {
     /// The number of BGP peers of this machine.
@@ -230,7 +232,7 @@ pub struct OverrideRow {
     pub by: String,
     /// The reason given by the operator, or null.
     pub reason: Option<String>,
-    /// The time until the override ends, in seconds. Null if it has no end.
+    /// The time until the override ends, in seconds. Null if the override does not expire.
     pub ends_in_seconds: Option<f64>,
     /// The time until a drained backend goes down and its remaining flows move, in seconds. Null
     /// if the drain was requested without this step.

@@ -38,8 +38,8 @@ fn issue_to(ca: &Ca, name: &str) -> (Certificate, KeyPair) {
     (params.signed_by(&key, ca).unwrap(), key)
 }
 
-/// Starts a TLS listener that accepts clients of `ca`. Its server certificate is signed by `ca`
-/// too.
+/// Starts a TLS listener that accepts clients of `ca`. The server certificate of the listener is
+/// also signed by `ca`.
 async fn open(ca: &Ca, limits: Limits) -> SocketAddr {
     open_to_change(ca, limits).await.0
 }

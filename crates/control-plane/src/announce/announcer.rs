@@ -39,7 +39,7 @@ pub struct Announcer {
     pub(crate) statuses: BTreeMap<Arc<str>, VipStatus>,
     pub(crate) running: Option<Running>,
     /// The speaker that is being closed because a reload removed the last peer, and the time at
-    /// which it closes. Until it closes, its routes carry the graceful-shutdown community.
+    /// which it closes. Until the speaker closes, its routes carry the graceful-shutdown community.
     parting: Option<(Running, Duration)>,
     /// Routes that are withdrawn because they are not in the next configuration.
     retiring: BTreeSet<Prefix>,
@@ -280,7 +280,8 @@ impl Announcer {
     }
 
     /// Ends the BGP thread without closing the sessions at the routers, because a new process on
-    /// this machine continues them. Routers keep the routes for the negotiated restart time.
+    /// this machine continues the sessions. Routers keep the routes for the negotiated restart
+    /// time.
     pub async fn abandon(self) {
         for running in self.running.into_iter().chain(self.parting.map(|(running, _)| running)) {
             running.speaker.abandon().await;
@@ -496,6 +497,6 @@ const WITHDRAWN_WITHIN: Duration = Duration::from_millis(300);
 /// The time that a router needs after the acknowledgment to update its forwarding table.
 const SETTLED_WITHIN: Duration = Duration::from_millis(100);
 
-/// The time after which a missing BGP session is reported as a warning. A router that restarts
-/// normally reconnects in less time.
+/// The time after which a missing BGP session is reported as a warning. A router reconnects in less
+/// time after a normal restart.
 const SILENCE: Duration = Duration::from_secs(30);

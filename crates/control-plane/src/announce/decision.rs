@@ -1,4 +1,4 @@
-//! Decides which VIPs are announced. The code has no I/O and takes the time as an argument.
+//! Decides which VIPs are announced. The code performs no I/O and takes the time as an argument.
 //!
 //! A VIP *qualifies* while it meets the conditions for an announcement. A VIP that no longer
 //! qualifies is withdrawn immediately, with one exception: while a stall of the forwarder is short,
@@ -90,8 +90,9 @@ pub struct Seen {
 pub struct Fault {
     /// The description of the fault.
     pub why: String,
-    /// How long the forwarder has been stalled, if it may continue at any time. `None` if the
-    /// forwarder certainly cannot forward packets, for example because the XDP program is missing.
+    /// The time for which the forwarder has been stalled, if it may resume at any time. `None` if
+    /// the forwarder certainly cannot forward packets, for example because the XDP program is
+    /// missing.
     pub stalled: Option<Duration>,
 }
 

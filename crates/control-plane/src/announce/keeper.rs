@@ -6,7 +6,7 @@
 //! does not mean a failure (RFC 5882 §3.2), but bird treats it as a failure and would report it as
 //! the reason why the BGP session ended. A reload therefore never ends the BFD session of an
 //! established BGP session. The reload negotiates new timers within the session, and all other
-//! changes wait for the next BGP session.
+//! changes take effect with the next BGP session.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -73,8 +73,8 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Creates a keeper. `taken` contains the BFD sessions of the previous process. These sessions
-    /// wait up to `patience` for their BGP sessions.
+    /// Creates a keeper. `taken` contains the BFD sessions of the previous process. Each of these
+    /// BFD sessions waits up to `patience` for its BGP session.
     pub(super) fn new(
         bfd: Arc<Bfd>,
         taken: Watched,
@@ -188,8 +188,8 @@ pub(super) async fn end_those_not_told(speaker: Arc<Speaker>) {
     }
 }
 
-/// The time for which a BFD session continues after its BGP session ended. The router then
-/// processes the end of the BGP session first.
+/// The time for which a BFD session continues after its BGP session ended. The router therefore
+/// processes the end of the BGP session before the end of the BFD session.
 pub(super) const OUTLIVES: Duration = Duration::from_millis(300);
 /// A session number that no BGP session has. The BGP sessions of a peer are numbered from 1.
 const NONE: u64 = 0;

@@ -3,7 +3,7 @@
 //! Several VIPs can share a route, for example an aggregate or the prefix of a group. A shared
 //! route is announced while at least one of its VIPs qualifies. Withdrawing a shared route when its
 //! first VIP fails would make the other VIPs unreachable. Invariant: all VIPs that share a route
-//! have the same BGP attributes, which `config` checks.
+//! have the same BGP attributes. The crate `config` checks this invariant.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -61,7 +61,8 @@ impl Identity {
 /// A route with the VIPs that use it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// The VIPs that use the route. The route is announced while at least one of them qualifies.
+    /// The VIPs that use the route. The route is announced while at least one of these VIPs
+    /// qualifies.
     pub vips: Vec<Arc<str>>,
     /// The names of the peers that receive the route.
     pub peers: Vec<String>,

@@ -164,7 +164,7 @@ fn comment(record: &Record, snapshot: &Snapshot, names: &mut HashMap<ServiceId, 
     };
     // Errors are ignored, because writing to a `String` cannot fail.
     if let Some(id) = record.service {
-        // A service number is not reused while a flow can refer to it, so cached names stay valid.
+        // A service ID is not reused while a flow can refer to it, so cached names stay valid.
         let name = names.entry(id).or_insert_with(|| {
             let found = snapshot.services().iter().find(|service| service.id == id);
             found.map_or_else(|| format!("number {}", id.0).into(), |found| Arc::clone(&found.name))
@@ -195,8 +195,8 @@ const INTERFACES: [Interface; 2] = [
     Interface { name: "before", description: "packets as received by a packet thread" },
     Interface { name: "after", description: "packets as sent: forwarded or replied" },
 ];
-/// The sleep time of the writer between checks for new records. The sleep time also limits how late
-/// the writer notices the end of a capture.
+/// The sleep time of the writer between checks for new records. The writer detects the end of a
+/// capture at most this time after it ended.
 pub(super) const IDLE: Duration = Duration::from_millis(5);
 /// The size in bytes at which a chunk is sent to the client.
 const CHUNK: usize = 64 << 10;

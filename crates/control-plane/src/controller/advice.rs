@@ -1,7 +1,7 @@
 //! Applies advice from agents. An agent on a backend can request a weight or a drain.
 //!
 //! The health thread limits how often the weight of a target changes. This module computes the
-//! advice for each membership, and has the tables rebuilt if a weight has changed.
+//! advice for each pool member, and requests a rebuild of the tables if a weight has changed.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -38,8 +38,8 @@ impl Controller {
         self.advice.iter().map(|(target, advice)| (target, *advice))
     }
 
-    /// Computes the advice for each membership. If a membership has several agents, the lowest
-    /// weight applies, and each agent can drain it.
+    /// Computes the advice for each pool member. If a pool member has several agents, the lowest
+    /// weight applies, and each agent can drain the pool member.
     pub(super) fn follow_advice(&mut self) {
         let mut advice: HashMap<SlotKey, Advice> = HashMap::new();
         for (target, new) in &self.advice {

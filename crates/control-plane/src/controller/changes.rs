@@ -1,10 +1,10 @@
 //! Describes the differences between two configurations in sentences, and counts the table slots
 //! that move to other backends.
 //!
-//! `config diff` and the response to a reload show the sentences. `keys` compares two sections key
-//! by key. `settings` handles sections without a name, such as `[io]`, and keys that need a
-//! restart. `checks` handles checks and encapsulations. `routers` handles BGP peers and
-//! announcements. A changed secret is reported without its value.
+//! The output of `config diff` and the response to a reload contain these sentences. `keys`
+//! compares two sections key by key. `settings` handles sections without a name, such as `[io]`,
+//! and keys that need a restart. `checks` handles checks and encapsulations. `routers` handles BGP
+//! peers and announcements. A changed secret is reported without its value.
 
 mod checks;
 mod keys;
@@ -366,7 +366,7 @@ pub fn moved_tables(old: &Index, new: &Index) -> Vec<MovedTable> {
     moved
 }
 
-/// The maximum number of prefixes that are reported one by one.
+/// The maximum number of prefixes that are reported individually.
 const NAMED_PREFIXES: usize = 16;
 /// The keys of a VIP whose changes are described by other functions.
 const NAMED_APART: [&str; 8] =

@@ -54,8 +54,8 @@ impl Fallbacks {
         self.called.retain(|pool, _| has_fallback(pool));
     }
 
-    /// Returns `true` if the hold time of a fallback is running. The fallback can then end without
-    /// a further state change.
+    /// Returns `true` if the hold time of a fallback is running. In this case, the fallback can end
+    /// without a further state change.
     pub(super) fn is_waiting(&self) -> bool {
         self.called.values().any(Option::is_some)
     }

@@ -1,6 +1,6 @@
 //! Computes the health check targets of each pool member from the configuration.
 //!
-//! If several pool members need the same target, it is checked once (Maglev paper §2.2). The crate
+//! A target that several pool members need is checked only once (Maglev paper §2.2). The crate
 //! `health` runs the checks. This module also applies `max_down`, which limits how many backends of
 //! a pool failing checks may take down.
 
@@ -138,9 +138,9 @@ impl Plan {
         self.by_membership.keys()
     }
 
-    /// Computes the health states of the pool members in `keys`. If one of them belongs to a pool
-    /// with `max_down`, the result includes all other members of the pool, because the limit may no
-    /// longer keep them up.
+    /// Computes the health states of the pool members in `keys`. If one of these members belongs to
+    /// a pool with `max_down`, the result includes all other members of this pool, because the
+    /// limit may no longer keep the other members up.
     pub(super) fn judge_with_others<'a>(
         &'a self,
         keys: Vec<&'a SlotKey>,

@@ -2,14 +2,14 @@
 //! it receives requests again.
 //!
 //! While a server was unavailable, other servers received its keys, so its stored values may be
-//! outdated. A membership (one backend in one leaf pool) counts as unavailable if it was down or
-//! drained, if it had weight 0, or if it was newly added to a pool that was already in use. In a
-//! new pool and at startup, every membership counts as available.
+//! outdated. A pool member (one backend in one leaf pool) is treated as unavailable if it was down
+//! or drained, if it had weight 0, or if it was newly added to a pool that was already in use. In a
+//! new pool and at startup, every pool member is treated as available.
 //!
-//! [`Controller::flushes`] returns the servers to flush. `RuntimeState::flushing` contains the
-//! memberships whose servers have not been flushed yet. Invariant: before a server receives keys
-//! again, the values that it stored before it became unavailable are deleted. `health` sends the
-//! flush and schedules retries.
+//! [`Controller::flushes`] returns the servers to flush. `RuntimeState::flushing` contains the pool
+//! members whose servers have not been flushed yet. Invariant: before a server receives keys again,
+//! the values that it stored before it became unavailable are deleted. `health` sends the flush and
+//! schedules retries.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
@@ -24,17 +24,17 @@ use super::plan::Plan;
 use super::{Controller, Known};
 use compile::{CompileError, RuntimeState, SlotKey};
 
-/// The memberships that were unavailable and have not been flushed since then.
+/// The pool members that were unavailable and have not been flushed since then.
 #[derive(Debug, Default)]
 pub(super) struct Rejoins {
-    /// The memberships whose servers must be flushed before they receive requests.
+    /// The pool members whose servers must be flushed before they receive requests.
     pub(super) unavailable: HashSet<SlotKey>,
-    /// The memberships that go into service as soon as their servers are flushed.
+    /// The pool members that go into service as soon as their servers are flushed.
     flushing: BTreeMap<SlotKey, Flushing>,
     numbers: u64,
 }
 
-/// The progress of the flush of one membership.
+/// The progress of the flush of one pool member.
 #[derive(Clone, Debug)]
 pub struct Flushing {
     /// The error of the last failed flush attempt.
@@ -45,7 +45,7 @@ pub struct Flushing {
 }
 
 impl Plan {
-    /// Returns the memberships in `unavailable` that need only a flush to go into service.
+    /// Returns the pool members in `unavailable` that need only a flush to go into service.
     pub(super) fn flushing(
         &self,
         unavailable: &HashSet<SlotKey>,
@@ -57,7 +57,7 @@ impl Plan {
         unavailable.iter().filter(is_ready).cloned().collect()
     }
 
-    /// Returns `true` if the membership cannot be in service, so that other members receive its
+    /// Returns `true` if the pool member cannot be in service, so that other members receive its
     /// keys. A pending flush is not considered. If the health state is still unknown, only an
     /// override or a weight of 0 makes the result `true`.
     fn is_away(&self, key: &SlotKey, runtime_state: &RuntimeState) -> bool {
@@ -71,7 +71,7 @@ impl Plan {
 }
 
 impl Known {
-    /// Returns the memberships that will be unavailable or not yet flushed under the next plan.
+    /// Returns the pool members that will be unavailable or not yet flushed under the next plan.
     pub(super) fn unavailable_in(&self, plan: &Plan, runtime_state: &RuntimeState) -> HashSet<SlotKey> {
         let before = self.plan.emptied();
         let pools: BTreeSet<&Arc<str>> = before.values().flat_map(|one| &one.keyed).collect();
@@ -98,21 +98,21 @@ impl Controller {
         self.rejoins.flushing.values().flat_map(|one| &one.left).copied().collect()
     }
 
-    /// Returns the flush progress of a membership. Returns `None` if the membership needs no flush,
-    /// or if it is unavailable for another reason.
+    /// Returns the flush progress of a pool member. Returns `None` if the pool member needs no
+    /// flush, or if it is unavailable for another reason.
     #[must_use]
     pub fn flushing(&self, key: &SlotKey) -> Option<&Flushing> {
         self.rejoins.flushing.get(key)
     }
 
-    /// Returns the membership to which the flush with this number belongs.
+    /// Returns the pool member to which the flush with this number belongs.
     #[must_use]
     pub fn flushed_for(&self, number: u64) -> Option<(&SlotKey, &Flushing)> {
         let has = |one: &Flushing| one.left.iter().any(|flush| flush.number == number);
         self.rejoins.flushing.iter().find(|(_, one)| has(one))
     }
 
-    /// Applies the results of flushes. Returns the snapshot to publish, or `None` if no membership
+    /// Applies the results of flushes. Returns the snapshot to publish, or `None` if no pool member
     /// went into service.
     ///
     /// # Errors
@@ -140,14 +140,15 @@ impl Controller {
         self.restate(empty.iter(), current, now)
     }
 
-    /// Returns the memberships whose servers were unavailable and have not been flushed since then.
+    /// Returns the pool members whose servers were unavailable and have not been flushed since
+    /// then.
     pub(crate) fn unflushed(&self) -> impl Iterator<Item = &SlotKey> {
         self.rejoins.unavailable.iter()
     }
 
-    /// Replaces the memberships that must be flushed, by the result of `is_unflushed` for each
-    /// membership. Memberships that are still unavailable are added. Returns the snapshot to
-    /// publish, or `None` if no slot state changed.
+    /// Replaces the set of pool members that must be flushed: `is_unflushed` returns whether a pool
+    /// member is in the new set. Pool members that are still unavailable are added. Returns the
+    /// snapshot to publish, or `None` if no slot state changed.
     ///
     /// # Errors
     /// Returns [`CompileError::Snapshot`] if `current` is not derived from the last snapshot that
@@ -163,7 +164,7 @@ impl Controller {
         self.restate(emptied.iter(), current, now)
     }
 
-    /// Marks those memberships in `keys` as unavailable that can no longer be in service.
+    /// Marks those pool members in `keys` as unavailable that can no longer be in service.
     pub(super) fn note_absence(&mut self, keys: &[&SlotKey]) {
         let mut unavailable = std::mem::take(&mut self.rejoins.unavailable);
         let emptied = keys.iter().filter(|key| self.plan.emptied().contains_key(key));
@@ -173,9 +174,8 @@ impl Controller {
         self.follow_absence(unavailable);
     }
 
-    /// Replaces the set of unavailable memberships, and starts flushes for those that only need a
-    /// flush. If a membership became unavailable during its flush, the flush is restarted
-    /// later.
+    /// Replaces the set of unavailable pool members, and starts flushes for those that only need a
+    /// flush. If a pool member became unavailable during its flush, the flush is restarted later.
     pub(super) fn follow_absence(&mut self, unavailable: HashSet<SlotKey>) {
         self.runtime_state.flushing = self.plan.flushing(&unavailable, &self.runtime_state);
         let Rejoins { flushing, numbers, .. } = &mut self.rejoins;

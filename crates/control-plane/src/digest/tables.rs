@@ -5,8 +5,8 @@
 //! entries are included. Machines with identical digests therefore have the same tables in memory.
 //! Connection tables are not included, because each machine has its own.
 //!
-//! Invariant: slot numbers, service numbers, generation numbers and ranks do not affect the digest,
-//! because they differ between machines.
+//! Invariant: slot IDs, service IDs, generation numbers and ranks do not affect the digest, because
+//! they differ between machines.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -64,7 +64,7 @@ impl Tables {
         sum.finalize().into()
     }
 
-    /// Returns the digest of the pool's table and the backends that are skipped because they are
+    /// Returns one digest of the pool's table and of the backends that are skipped because they are
     /// not in service. The pool name is not included.
     fn pool(&mut self, snapshot: &Snapshot, pool: &PoolTable) -> Sum {
         let mut sum = Sha256::new_with_prefix(b"pool\0");

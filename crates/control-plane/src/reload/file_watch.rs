@@ -125,7 +125,7 @@ fn folders(config: &Config) -> BTreeSet<PathBuf> {
     folders
 }
 
-/// The time without changes after which a series ends. The documentation mentions this value.
+/// The time without changes after which a series ends. The user documentation states this time.
 const REST: Duration = Duration::from_secs(1);
 const AT_MOST: Duration = Duration::from_secs(10);
 

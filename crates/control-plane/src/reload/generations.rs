@@ -3,8 +3,8 @@
 //! While a generation waits for its confirmation, further reloads are accepted. Such reloads
 //! neither confirm the waiting generation nor change its deadline, unless a reload sets a new
 //! deadline. A confirmation makes all changes since the last confirmed generation permanent. The
-//! wait also ends if an operator rolls back to the last confirmed generation or an earlier one. A
-//! rollback is a normal reload and does not change the configuration file.
+//! wait also ends if an operator rolls back to the last confirmed generation or an earlier
+//! generation. A rollback is a normal reload and does not change the configuration file.
 //!
 //! Invariant: at most [`AT_MOST`] generations are stored in memory. The stored generations use at
 //! most [`BYTES_AT_MOST`], without counting the newest two. A stored generation includes its keys,
@@ -43,8 +43,8 @@ impl Kept {
         self.config.sources().iter().map(Source::bytes).sum()
     }
 
-    /// Returns the approximate memory use in bytes. This includes the members of expanded nested
-    /// pools, because a short configuration can expand to millions of members.
+    /// Returns the approximate memory use in bytes. The result includes the members of expanded
+    /// nested pools, because a short configuration can expand to millions of members.
     fn weight(&self) -> u64 {
         self.bytes() + (self.config.members().count() * size_of::<Member>()) as u64
     }
@@ -106,7 +106,9 @@ impl Generations {
         found.ok_or_else(|| {
             Refused::NotFound(match generation {
                 Some(number) => {
-                    format!("generation {number} is not stored; `config history` lists the stored ones")
+                    format!(
+                        "generation {number} is not stored; `config history` lists the stored generations"
+                    )
                 }
                 None => "no previous generation is stored".to_owned(),
             })

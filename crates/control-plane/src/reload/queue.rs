@@ -1,7 +1,7 @@
 //! The queue of requested reloads, and the result of the last reload.
 //!
 //! Invariant: one reload runs at a time. If several reloads of the configuration file wait and no
-//! client waits for their results, they are merged into one.
+//! client waits for their results, these reloads are merged into one reload.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,8 @@
-//! The announcement state of each VIP and address family, based on the routes that peers have.
+//! The announcement state of each VIP and address family, based on the routes that peers have
+//! received.
 //!
-//! The decision to announce a VIP is not enough: its state is `announced` only if each of its
-//! routes was sent in an established session that negotiated the address family.
+//! A decision to announce a VIP is not enough: the state of the VIP is `announced` only if each of
+//! its routes was sent in an established session that negotiated the address family.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -100,8 +101,8 @@ impl Announcer {
     }
 }
 
-/// Returns `announced` if at least one peer has each of the routes, otherwise the reason why no
-/// peer has them.
+/// Returns `announced` if each of the routes was sent to at least one peer. Otherwise, returns the
+/// reason why a route was not sent.
 fn reach(
     family: Option<Family>,
     routes: &[(Prefix, &Route)],

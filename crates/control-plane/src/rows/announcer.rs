@@ -1,4 +1,4 @@
-//! API rows for BGP peers, and totals of sessions and announcements.
+//! Builds the API responses for BGP peers, and the totals of sessions and announcements.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;

@@ -1,4 +1,4 @@
-//! API rows for backends, health check targets and VIPs, sorted by name.
+//! Builds the API responses for backends, health check targets and VIPs, sorted by name.
 //!
 //! The rows are built from the current snapshot, the traffic counters of slots and services, and
 //! the reports of health checks.
@@ -97,7 +97,7 @@ impl Controller {
         for membership in memberships {
             let key = &membership.key;
             let state = self.state_of(key, snapshot.state(membership.slot));
-            // Only memberships that are checked through VIPs exist more than once.
+            // Only pool members that are checked through VIPs have several entries.
             let apart = key.vip.as_ref().map(|_| (&*key.pool, &*key.backend, key.address));
             let place = apart.map_or(all.len(), |one| *places.entry(one).or_insert(all.len()));
             match all.get_mut(place) {
@@ -141,7 +141,7 @@ impl Controller {
         }
     }
 
-    /// Returns the state to show for a membership. `Unknown` is shown separately, although packet
+    /// Returns the state to show for a pool member. `Unknown` is shown separately, although packet
     /// threads treat it like `Down`.
     fn state_of(&self, key: &SlotKey, state: SlotState) -> BackendState {
         let unknown = self.runtime_state().health(key) == HealthState::Unknown;
@@ -166,7 +166,8 @@ impl Controller {
         let runtime_state = self.runtime_state();
         let weight = runtime_state.weight(&membership.key, membership.own_weight, membership.own_weight);
         let tenths = u32::from(runtime_state.tenths(&membership.key));
-        // A weight above 0 never appears as 0, because the backend then gets flows.
+        // A weight above 0 is never shown as 0, because a backend with such a weight receives
+        // flows.
         weight.saturating_mul(tenths).div_ceil(10)
     }
 
@@ -280,7 +281,7 @@ impl Controller {
         (totals, down)
     }
 
-    /// Returns the current state of the memberships to which an override applies. Callers compare
+    /// Returns the current state of the pool members to which an override applies. Callers compare
     /// the states before and after a command.
     #[must_use]
     pub fn stand(&self, backend: &OverrideKey, snapshot: &Snapshot) -> Vec<MembershipChange> {
@@ -299,9 +300,9 @@ impl Controller {
     }
 }
 
-/// A membership with its state for each VIP through which it is checked.
+/// A pool member with its state for each VIP through which it is checked.
 struct Seen<'a> {
-    /// The membership with the best state, which is the state with the lowest rank.
+    /// The entry of the pool member with the best state, which is the state with the lowest rank.
     best: &'a Membership,
     state: BackendState,
     all: Vec<(&'a Membership, BackendState)>,
@@ -317,7 +318,7 @@ impl Seen<'_> {
     }
 }
 
-/// Returns the rank of a state. A membership in a state with a lower rank receives more traffic.
+/// Returns the rank of a state. A pool member in a state with a lower rank receives more traffic.
 fn rank(state: BackendState) -> u8 {
     match state {
         BackendState::Serving => 0,
@@ -394,7 +395,7 @@ fn redirected_to(found: &forwarder::Service, serving: usize, snapshot: &Snapshot
     names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Returns the name of the VIP of each service, which is the first word of the service name, such
+/// Returns the VIP name of each service. The VIP name is the first word of the service name, such
 /// as `www` in `www tcp 80`.
 fn vip_names(snapshot: &Snapshot) -> HashMap<ServiceId, &str> {
     let named = snapshot.services().iter().map(|service| (service.id, service.name.split(' ').next()));

@@ -1,4 +1,4 @@
-//! API rows for the digests of a machine.
+//! Builds the API response with the digests of a machine.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! Converts an [`Explanation`] of a packet decision to the form shown by `where` and the tracer, in
-//! which names replace numbers.
+//! which names replace IDs.
 
 use admin::view::{self, Explained, Hashed, Verdict, WhereBackend};
 use forwarder::{
@@ -7,9 +7,8 @@ use forwarder::{
 };
 use packet::Encapsulation;
 
-/// Converts the slot and service numbers in an explanation to names. `snapshot` may be newer than
-/// the snapshot of the explanation, because slot and service numbers keep their meaning across
-/// snapshots.
+/// Converts the slot and service IDs in an explanation to names. `snapshot` may be newer than the
+/// snapshot of the explanation, because a slot or service ID has the same meaning in all snapshots.
 #[must_use]
 pub fn explained(explanation: &Explanation, snapshot: &Snapshot) -> Explained {
     let wanted = explanation.service;

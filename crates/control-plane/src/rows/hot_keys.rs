@@ -1,4 +1,4 @@
-//! API rows for the most requested keys, each with the backends that own the key.
+//! Builds the API response with the most requested keys and the backends that own each key.
 
 use std::collections::BTreeMap;
 

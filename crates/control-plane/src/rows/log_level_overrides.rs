@@ -1,4 +1,4 @@
-//! API rows for the log level and its override.
+//! Builds the API response for the log level and its override.
 
 use std::time::Duration;
 

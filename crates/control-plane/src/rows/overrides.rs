@@ -1,4 +1,4 @@
-//! API rows for overrides, and the responses to commands for backends and for the machine.
+//! Builds the API responses for overrides, and for commands that change a backend or the machine.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Responses of the admin API about tracked flows and packet decisions. Slot and service numbers
-//! are converted to names.
+//! Responses of the admin API about tracked flows and packet decisions. Slot and service IDs are
+//! converted to names.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! API rows for rejected requests and for problems in a configuration.
+//! Converts rejected requests and configuration problems to API responses.
 
 use admin::view::{self, ProblemView, Refusal, RefusalKind};
 use config::{Problem, Severity};

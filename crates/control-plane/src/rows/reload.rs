@@ -1,4 +1,4 @@
-//! API rows for reloads, pending confirmations and stored generations.
+//! Builds the API responses for reloads, pending confirmations and stored generations.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

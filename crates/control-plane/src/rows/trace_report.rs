@@ -92,7 +92,7 @@ impl Report {
     }
 
     /// Serializes the report and appends its MAC. Returns `None` if the datagram would be too long.
-    /// Names of valid length always fit.
+    /// A report whose names have a valid length always fits.
     #[must_use]
     pub fn seal(&self, key: &TraceKey) -> Option<Vec<u8>> {
         let mut text = serde_json::to_vec(self).ok()?;
@@ -136,8 +136,8 @@ fn unhex(digits: &[u8; MAC_DIGITS]) -> Option<[u8; MAC_DIGITS / 2]> {
     Some(bytes)
 }
 
-/// The maximum length of a report datagram in bytes. At this length, IP does not fragment the
-/// datagram.
+/// The maximum length of a report datagram in bytes. IP does not fragment a datagram of this
+/// length.
 pub const REPORT_BYTES: usize = 1_200;
 const VERSION: u32 = 1;
 const MAC_DIGITS: usize = 32;

@@ -1,4 +1,5 @@
-//! Tests of flushes: when the server of a keyed pool is flushed, and that it does not serve before.
+//! Tests that the server of a keyed pool is flushed when necessary, and that it does not serve
+//! before the flush.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

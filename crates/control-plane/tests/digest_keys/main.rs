@@ -1,8 +1,8 @@
-//! Tests the effect of every configuration key on the digest. Only the keys that machines must
-//! agree on may change it.
+//! Tests the effect of every configuration key on the digest. Only keys that must be the same on
+//! all machines may change the digest.
 //!
 //! The keys are read from the annotated example. Another test checks that the example contains
-//! every key. If a key is new, this test fails until the key has a row.
+//! every key. A new key makes this test fail until a row for the key is added.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
@@ -184,8 +184,8 @@ fn every_key_of_the_example_has_a_row() {
     for (row, edits) in ROWS.iter().enumerate().map(|(number, row)| (number, row.edits)) {
         let now = changed([row]);
         for (path, text) in edits {
-            // A row that removes a section removes all its keys. These keys still need a row of
-            // their own.
+            // A row that removes a section removes all its keys. These keys still need separate
+            // rows.
             if text.is_empty() && is_section(path, &known) {
                 continue;
             }

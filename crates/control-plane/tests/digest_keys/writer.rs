@@ -6,8 +6,8 @@ use toml::{Table, Value};
 
 use crate::rows::ORDERED;
 
-/// Writes a configuration. The number determines the order and the notation. With 0, the order is
-/// not changed.
+/// Writes a configuration. The number determines the order and the notation. The number 0 does not
+/// change the order.
 pub(crate) struct Writer(pub(crate) u64);
 
 impl Writer {

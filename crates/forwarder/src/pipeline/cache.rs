@@ -401,7 +401,7 @@ fn read<'a>(
         lease: rules.lease,
         fills_per_server: rules.fills_per_server,
         // A new configuration invalidates all older cached values. A state change of a backend
-        // invalidates only the values from that backend, and is handled elsewhere.
+        // invalidates only the values from that backend. Other code handles this case.
         generation: batch.snapshot.generation().0,
         asked: AskedAt::of(flow),
     }
@@ -431,16 +431,16 @@ fn may_turn_round(batch: &Batch<'_>, frame: &[u8], parsed: &Parsed) -> bool {
 /// The length of two MAC addresses, in bytes.
 const STATIONS: usize = 12;
 const UDP_HEADER: usize = 8;
-/// The maximum length of a request that is answered from the cache, in bytes. The longest such
-/// request is a memcached meta command with VLAN tags, the longest key and all flags.
+/// The maximum length of a request frame that is answered from the cache, in bytes. The longest
+/// such frame has two VLAN tags and a memcached meta command with the longest key and all flags.
 const MOST_SAVED: usize = 512;
 /// The maximum length of the protocol header in front of a prepared reply, in bytes.
 const MOST_FRONT: usize = 16;
 /// The maximum length of a link header with two VLAN tags, in bytes. Every request frame is longer
-/// than this.
+/// than this maximum.
 const MOST_LINK: usize = 22;
-/// The maximum number of bytes by which a reply frame exceeds the sum of the request frame and the
-/// value.
+/// The maximum difference, in bytes, between the length of a reply frame and the total length of
+/// the request frame and the value.
 const AROUND_A_VALUE: usize = 40;
 /// The index of 20 ms in `GATHER_TIMEOUTS_MS`.
 const FETCH_TIMEOUT: usize = {

@@ -68,7 +68,7 @@ impl Core {
         Ok(())
     }
 
-    /// Chooses another backend for a flow that cannot stay on its current backend.
+    /// Chooses a different backend for a flow that cannot stay on its current backend.
     #[cold]
     fn choose_again(
         &mut self,
@@ -105,8 +105,8 @@ impl Core {
         }
         let guard = packet.service.guard.as_deref();
         let Some(guard) = guard.filter(|guard| guard.is_limited()) else { return Ok(()) };
-        // A full connection table may have evicted established flows. Their packets must not be
-        // counted as new flows.
+        // A full connection table may have evicted established flows. Packets of evicted flows must
+        // not be counted as new flows.
         let goes_on = packet.protocol == protocol::TCP && !packet.begins();
         if goes_on && self.flows.table.is_crowded() {
             return Ok(());
@@ -114,7 +114,7 @@ impl Core {
         self.limits.admit(guard, &batch.snapshot.hasher, flow, batch.now)
     }
 
-    /// Chooses a backend for a flow from the pool. If no backend of the pool is serving, chooses
+    /// Chooses a backend from the pool for a flow. If no backend of the pool is serving, chooses
     /// another cluster. Also counts the flow. A flow that is not new is counted as reselected.
     // The result is written directly to `choice`. If the result were returned and copied, the CPU
     // would read it in words of a different size than it wrote, and the failed store-to-load

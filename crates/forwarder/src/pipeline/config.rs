@@ -26,8 +26,8 @@ pub struct PipelineConfig {
     pub limit_sources: usize,
     /// The configuration of the fragment table.
     pub fragments: fragment_table::Config,
-    /// The maximum number of frames that this thread may hold from the frame pool of any one
-    /// thread.
+    /// The maximum number of frames from one thread's frame pool that this thread may hold at a
+    /// time. The limit applies to each pool separately.
     pub held_of_a_pool: usize,
     /// The hash functions that compute the flow hashes of several flows at a time.
     pub hashers: LaneHashers,

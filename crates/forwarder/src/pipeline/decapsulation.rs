@@ -95,7 +95,7 @@ impl Core {
     /// Returns the thread that must process an inner packet, or `None` if this thread must process
     /// it. RSS cannot distribute tunneled packets evenly, because there are only a few outer
     /// 5-tuples. This function uses the hash of the inner 5-tuple instead. With software steering,
-    /// the I/O thread has already done this.
+    /// the I/O thread has already selected the thread by this hash.
     pub(super) fn thread_of_inner(
         &self,
         batch: &Batch<'_>,

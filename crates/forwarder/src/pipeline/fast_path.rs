@@ -242,8 +242,8 @@ impl FastPacket {
         }
     }
 
-    /// Returns the state of the packet for the slow path and for packet captures. The parsed
-    /// headers are missing in the result.
+    /// Returns the state of the packet for the slow path and for packet captures. The result does
+    /// not contain the parsed headers.
     fn chosen(&self, place: usize) -> PacketState {
         let Self { hash, key, service, counted, choice, .. } = *self;
         PacketState { hash, key, service, counted, choice, ..PacketState::at(place) }

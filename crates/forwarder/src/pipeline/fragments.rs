@@ -248,7 +248,7 @@ impl Core {
     }
 
     /// Records the decision for a first fragment. Returns the decision that applies to the
-    /// datagram. For a duplicate of the first fragment, this is the earlier decision.
+    /// datagram. For a duplicate of the first fragment, the earlier decision is returned.
     fn record(
         &mut self,
         batch: &Batch<'_>,
@@ -367,7 +367,7 @@ fn extent(packet: &Packet<'_>, parsed: &Parsed) -> Extent {
     Extent { offset: fragment.offset(), bytes: parsed.fragment_len(packet.frame()), more: fragment.more() }
 }
 
-/// Returns a drop reason if no legitimate host sends such a fragment.
+/// Returns a drop reason if no legitimate host would send this fragment.
 fn suspicious(parsed: &Parsed) -> Option<DropReason> {
     let carried = parsed.payload_len();
     match (parsed.fragment, parsed.protocol) {
@@ -390,9 +390,9 @@ fn name(snapshot: &Snapshot, packet: &Packet<'_>, parsed: &Parsed) -> Name {
     Name { key, hash: snapshot.hasher.datagram(&key) }
 }
 
-/// Returns the protocol number that is part of a datagram's key. For IPv4 this is the protocol
-/// field of the IP header. For IPv6, the result is a constant, because the protocol does not
-/// identify an IPv6 datagram (RFC 8200 §4.5).
+/// Returns the protocol number that is part of a datagram's key. For IPv4, the result is the
+/// protocol field of the IP header. For IPv6, the result is a constant, because the protocol does
+/// not identify an IPv6 datagram (RFC 8200 §4.5).
 pub(super) fn datagram_protocol(frame: &[u8], parsed: &Parsed) -> u8 {
     match parsed.family {
         Family::V4 => frame.get(usize::from(parsed.l3) + 9).copied().unwrap_or(0),

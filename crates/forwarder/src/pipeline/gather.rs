@@ -4,9 +4,9 @@
 //! the validation of replies are in `kv-switch`. The placement of keys is in `crate::keyed`.
 //!
 //! Upstream requests are encapsulated like requests from clients. A backend's reply is accepted
-//! only if it comes from the destination address of the upstream request. The client's reply is
-//! sent to the source MAC address of the request. The request is copied, so that its frame need not
-//! be held.
+//! only if it comes from the destination address of the upstream request. The reply to the client
+//! is sent to the source MAC address of the request. The request is copied, so that its frame need
+//! not be held.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -169,7 +169,8 @@ impl Core {
                 }
             }
             // If no upstream request could be sent for a client request, the client request is
-            // already complete. Its reply reports keys of unreachable backends as missing.
+            // already complete. The reply to the client then reports the keys of unreachable
+            // backends as missing.
             if own.table.is_complete(number) {
                 own.whole.push(number);
             }

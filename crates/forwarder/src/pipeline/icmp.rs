@@ -99,7 +99,7 @@ impl Core {
         let snapshot = batch.snapshot;
         let Addresses { src: router, dst: destination } = state.parsed.addresses(packet.frame());
         // Each ICMP error counts once against the rate limit. If another thread handed the error
-        // over, that thread has already counted it.
+        // over, that thread has already counted the error.
         let is_handed_on = matches!(packet.origin(), Origin::Thread(_, HandoffReason::IcmpError { .. }));
         if !is_handed_on && !self.may_take_error(batch, &router) {
             return Err(DropReason::IcmpRate);

@@ -129,7 +129,7 @@ impl Core {
         Ok(())
     }
 
-    /// Applies the limits of the VIP. Each request counts as a new flow.
+    /// Applies the limits of the VIP, which treat each request as a new flow.
     #[inline]
     pub(super) fn admit_request(
         &mut self,
@@ -275,9 +275,9 @@ impl Request<'_> {
     }
 }
 
-/// Returns the UDP payload of a packet. For a first fragment, this is only the beginning of the
-/// payload. Returns `None` if the UDP header is truncated, or if the UDP length exceeds the length
-/// of an unfragmented packet.
+/// Returns the UDP payload of a packet. For a first fragment, the result is only the beginning of
+/// the payload. Returns `None` if the UDP header is truncated, or if the UDP length exceeds the
+/// length of an unfragmented packet.
 pub(super) fn datagram<'a>(packet: &'a Packet<'_>, parsed: &Parsed) -> Option<Datagram<'a>> {
     let bytes = packet.frame().get(usize::from(parsed.l4)..usize::from(parsed.end))?;
     let (&[_, _, _, _, high, low, _, _], payload) = bytes.split_first_chunk::<8>()?;

@@ -1,5 +1,5 @@
-//! The state of a packet thread for keyed services. The connection table does not contain such
-//! requests.
+//! The state of a packet thread for keyed services. Requests to keyed services are not added to the
+//! connection table.
 
 use kv_switch::{CacheCounts, HotKeys};
 

@@ -87,7 +87,7 @@ impl Core {
     }
 }
 
-/// Returns `true` if a quoted IPv6 packet has an IPv4-mapped destination. The quote is then forged,
+/// Returns `true` if a quoted IPv6 packet has an IPv4-mapped destination. Such a quote is forged,
 /// because this machine sends no packets to such addresses.
 fn is_nobodys(quoted: &Quoted) -> bool {
     quoted.family == Family::V6 && is_v4(&quoted.addresses.dst)
@@ -121,8 +121,9 @@ fn older_router(quoted: &Quoted) -> u32 {
 }
 
 /// Returns the lowest path MTU that is accepted. The limit prevents forged errors from causing tiny
-/// fragments. For IPv6 it is the minimum MTU of the protocol. For IPv4 it is the packet size that
-/// every host accepts (RFC 1122 §3.3.2), minus a margin for headers, like `min_pmtu` in Linux.
+/// fragments. For IPv6, the limit is the minimum MTU of the protocol. For IPv4, the limit is the
+/// packet size that every host accepts (RFC 1122 §3.3.2), minus a margin for headers, like
+/// `min_pmtu` in Linux.
 const fn lowest_mtu(family: Family) -> u16 {
     match family {
         Family::V4 => 552,

@@ -1,8 +1,8 @@
-//! Handles proxied requests, whose replies return through this machine. A request is proxied if its
-//! backends do not have the VIP address, or if it is a write and the cache is strict. This machine
-//! sends the request with its own source port and request ID, and the client receives the reply
-//! from the VIP. The crate `kv-switch` stores the pending requests, and the module `keyed` chooses
-//! the backend.
+//! Handles proxied requests, whose replies return through this machine. A request is proxied if the
+//! backends do not have the VIP address, or if the request is a write and the cache is strict. This
+//! machine sends the request with its own source port and request ID, and the client receives the
+//! reply from the VIP. The crate `kv-switch` stores the pending requests, and the module `keyed`
+//! chooses the backend.
 //!
 //! A reply is accepted only if it comes from the destination address of the request. The reply to
 //! the client goes to the source MAC address of its request. Only addresses, ports, the request ID,
@@ -162,7 +162,7 @@ fn readdress_and_rewrite(
     // checksum over the whole packet.
     readdress(packet, params.parsed, [SocketAddr::new(way.own, id.port), *server], id.request)?;
     rewrite(packet, params).inspect_err(|_| {
-        // An error of this second call can be ignored, because the packet is then dropped.
+        // An error from this second call can be ignored, because the packet is dropped in any case.
         let _: Result<(), DropReason> = readdress(packet, params.parsed, [way.client(), way.vip()], *theirs);
     })
 }

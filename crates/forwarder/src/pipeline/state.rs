@@ -33,8 +33,8 @@ pub(super) struct PacketState {
     /// The flow hash or, for a request to a keyed service, the hash of the request key.
     pub(super) hash: u64,
     /// The key of the flow in the connection table. For a request to a replicated key, this field
-    /// contains the flow hash. For a write with a strict cache, it contains the cache hash of the
-    /// request key.
+    /// contains the flow hash. For a write with a strict cache, this field contains the cache hash
+    /// of the request key.
     pub(super) key: u64,
     /// The index in [`Keyed::pools`] of the pool that the request key is routed to. `None` means
     /// the service's own pool.
@@ -148,7 +148,8 @@ pub(super) enum Stage {
     Replicate,
     /// Send the client an error reply, because the request is not supported.
     Refuse,
-    /// Use only the Maglev table. Used for ICMP packets to a VIP, which belong to no flow.
+    /// Use only the Maglev table. This action applies to ICMP packets to a VIP, which belong to no
+    /// flow.
     Select,
     /// Choose the backend as for `Flow`, and record the decision for later fragments.
     FirstFragment,

@@ -22,8 +22,8 @@ pub(super) struct Tracing {
     marked: Vec<Marked>,
     /// For each held packet with a trace mark, the kind of tunnel sender that the packet came from.
     /// The index is the hold slot, which is the packet's index in the driver's table of held
-    /// frames. This information must be stored, because the outer header is removed before the
-    /// packet is held.
+    /// frames. The kind of tunnel sender must be stored, because the outer header is removed before
+    /// the packet is held.
     held: Box<[Option<TunnelSourceKind>]>,
 }
 

@@ -1,6 +1,6 @@
-//! The state of pending upstream requests, except those for split client requests. The modules
-//! `proxied`, `cache` and `replicas` process the replies. The request IDs and timeouts are in
-//! `kv_switch::GatherTable`.
+//! The state of all pending upstream requests that do not belong to split client requests. The
+//! modules `proxied`, `cache` and `replicas` process the replies. The request IDs and timeouts are
+//! in `kv_switch::GatherTable`.
 
 use std::net::SocketAddr;
 
@@ -32,7 +32,7 @@ pub(super) struct Passing {
     /// A bit mask of the reply datagrams that have arrived. If a reply has more than 64 datagrams,
     /// the upstream request stays pending until its timeout.
     pub(super) come: u64,
-    /// The number of the service, for the division of the table among services.
+    /// The number of the service, which selects the service's share of the table.
     pub(super) service: u32,
     /// The write to record before the reply is forwarded.
     pub(super) write: Option<StrictWrite>,

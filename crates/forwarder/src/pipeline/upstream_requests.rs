@@ -30,15 +30,15 @@ use crate::{
 pub struct UpstreamRequests {
     /// The source port pool, which all threads share.
     pub ports: SourcePorts,
-    /// The maximum number of pending client requests of one service whose keys are on several
-    /// backends. All services together may have one and a half times as many. This also applies to
-    /// proxied requests and writes.
+    /// The maximum number of pending client requests per service for keys on several backends. All
+    /// services together may have 1.5 times as many pending requests. The factor of 1.5 also
+    /// applies to `passing` and `writes`.
     pub requests: usize,
-    /// The maximum number of pending proxied requests of one service.
+    /// The maximum number of pending proxied requests per service.
     pub passing: usize,
     /// The maximum number of pending fetches for the cache.
     pub fetches: usize,
-    /// The maximum number of pending client writes to replicated keys of one service.
+    /// The maximum number of pending client writes to replicated keys, per service.
     pub writes: usize,
     /// A secret that differs between threads and between starts of the process.
     pub seed: [u64; 2],
@@ -64,9 +64,9 @@ pub(super) struct UpstreamTable {
     /// The writes whose outcome is known. Clients receive the replies to these writes before the
     /// iteration ends.
     pub(super) decided: Vec<u32>,
-    /// The number of frames that are available for new requests. This is the number of free frames
-    /// at the end of the last iteration, minus the frames that are needed by requests that began
-    /// since then.
+    /// The number of frames that are available for new requests. The value is the number of free
+    /// frames at the end of the last iteration, minus the frames that are needed by requests that
+    /// began since then.
     pub(super) frames: usize,
 }
 
@@ -144,7 +144,7 @@ impl Core {
             return None;
         }
         if requester != self.config.thread {
-            // A forged reply must not cost another thread a message.
+            // A forged reply is dropped here, so that no other thread has to process it.
             if !batch.snapshot.may_answer(&flow.source, flow.source_port) {
                 return Some(Verdict::Drop(DropReason::KvAnswerSource));
             }

@@ -83,7 +83,7 @@ pub(crate) fn binding(address: &str, protocol: u8, ports: RangeInclusive<u16>, s
     Binding { address: ip(address).into(), protocol, ports, service }
 }
 
-/// Returns a configuration with two VIPs. Both have four services: TCP 80 and UDP 443 hashed by
+/// Returns a configuration with two VIPs. Each VIP has four services: TCP 80 and UDP 443 hashed by
 /// 5-tuple, UDP 53 hashed by addresses, and protocol 132, whose ports are ignored.
 pub(crate) fn parts(slots: Vec<Slot>, weights: &[u32]) -> Parts {
     let pool = pool(&slots, weights);

@@ -75,7 +75,7 @@ pub(crate) fn get(key: &str) -> Vec<u8> {
     udp(CLIENT4, 40_000, VIP4, PORT, &framed(format!("get {key}\r\n").as_bytes()))
 }
 
-/// Decapsulates a fetch request. Returns the number of its backend and the request.
+/// Decapsulates a fetch request. Returns the number of the backend and the decapsulated request.
 pub(crate) fn asked(frame: &[u8]) -> (u8, Seen) {
     let ethertype = if frame[14 + 24] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] };
     (frame[14 + 19], seen(&[&frame[..12], &ethertype, &frame[38..]].concat()))
@@ -251,8 +251,8 @@ fn cache_replies_cover_all_requests_tags_and_head_room() {
             );
         }
     }
-    // These commands go to the backend. Their replies need more than the cached value, or they
-    // request several keys.
+    // These commands are forwarded to the backend, because their replies need more than the cached
+    // value or because they request several keys.
     for command in ["gets k1", "get k1 k1", "mg k1 h", "mg k1 l v", "gat 9 nokey"] {
         let frame = udp(CLIENT4, 40_000, VIP4, PORT, &framed(format!("{command}\r\n").as_bytes()));
         let (verdict, sent) = bed.send(24, &frame);
@@ -314,13 +314,14 @@ fn copy_answers_only_the_address_and_port_of_its_fetch() {
         let wanted = framed(format!("VALUE k1 5 7\r\nvalue {at}\r\nEND\r\n").as_bytes());
         assert_eq!((verdict, seen(&reply).payload), (Verdict::Reply, wanted), "{:?}", places[at]);
     }
-    // Two addresses may belong to one server, so a write at one of them ends the copies of all.
+    // Two addresses may belong to one server, so a write to one address invalidates the values that
+    // were fetched through any address.
     let set = udp(CLIENT4, 40_001, VIP4, PORT + 1, &framed(b"set k1 0 0 3\r\nnew\r\n"));
     assert_eq!(bed.send(24, &set).0, Verdict::Tx);
     assert!(replies(&mut bed).iter().all(|(verdict, _)| *verdict == Verdict::Tx));
 }
 
-/// A write that no server executes does not end a copy.
+/// A write that no server executes does not invalidate the cached value.
 #[test]
 fn refused_write_keeps_the_copy() {
     let epochs = Arc::new(Epochs::new());
@@ -339,7 +340,7 @@ fn refused_write_keeps_the_copy() {
     let verdict = bed.send(24, &damaged).0;
     assert_eq!(verdict, Verdict::Drop(DropReason::Malformed));
     assert_eq!(bed.send(24, &get("k1")).0, Verdict::Reply);
-    // The writes of another key use up what the limit allows.
+    // Writes to a different key use up the rate limit.
     let other = udp(CLIENT4, 40_001, VIP4, PORT, &framed(b"delete k2\r\n"));
     let mut writes = 0;
     while bed.send(24, &other).0 == Verdict::Tx {
@@ -348,7 +349,7 @@ fn refused_write_keeps_the_copy() {
     assert!((1..=10_000).contains(&writes), "{writes}");
     assert_eq!(bed.send(24, &set).0, Verdict::Drop(DropReason::FlowRate));
     bed.wait(1);
-    // A read is admitted again. The copy has not ended.
+    // A read is admitted again, and the cached value is still valid.
     assert_eq!(bed.send(24, &get("k1")).0, Verdict::Reply);
     assert_eq!(bed.counted()[4], 0);
 }

@@ -75,8 +75,8 @@ fn a_record_has_the_packet_as_it_came_and_as_it_left() {
     assert_eq!(record.before(), Snapped { bytes: &frame[..SNAP], whole: frame.len() });
     assert_eq!(record.after(), Some(Snapped { bytes: &out[..SNAP], whole: frame.len() + 24 }));
     catch.give_back(record);
-    // The flow is known now. The reply to an echo request is recorded. The record of a dropped
-    // packet has no frame after the pipeline.
+    // The flow is now in the connection table. The reply to an echo request is recorded. The record
+    // of a dropped packet has no frame after the pipeline.
     assert_eq!(bed.send(24, &frame).0, Verdict::Tx);
     assert!(!catch.pop().unwrap().new_flow);
     let (_, out) = bed.send(24, &echo_request());

@@ -69,7 +69,7 @@ fn what_is_decided_of_icmp_is_what_is_done_with_it() {
     assert_eq!(bed.send(24, &echo(answer, [203, 0, 113, 10])).0, Verdict::Drop(DropReason::Icmp));
     assert_eq!(decided("203.0.113.99", 1), Decision::NoVip);
     assert_eq!(bed.send(24, &echo(request.clone(), [203, 0, 113, 99])).0, Verdict::Drop(DropReason::NoVip));
-    // The packet is ICMPv6 in an IPv4 packet.
+    // The IPv4 packet contains an ICMPv6 message.
     let mut strange = echo(request, [203, 0, 113, 10]);
     strange[14 + 9] = 58;
     let mut ip4 = etherparse::Ipv4Header::from_slice(&strange[14..]).unwrap().0;

@@ -136,8 +136,8 @@ fn new_flows_avoid_what_does_not_serve_and_spread_over_the_rest() {
         *shares.entry(bed.backend_of(&tcp("198.51.100.7", port, VIP4, 80, "S")).unwrap()).or_insert(0) += 1;
     }
     assert_eq!(shares.len(), 2);
-    // The distribution is binomial with 2,000 flows and probability 1/2. Six standard deviations
-    // are 134.
+    // The distribution is binomial with 2,000 flows and probability 1/2. The tolerance of 134 is
+    // six standard deviations.
     assert!(shares.values().all(|share: &i32| (share - 1000).abs() < 134), "{shares:?}");
 }
 

@@ -71,8 +71,8 @@ fn allow_list_serves_only_its_sources_and_deny_list_wins() {
     assert_eq!(bed.send(24, &other).0, Verdict::Tx, "another service has no guard");
 }
 
-/// Returns an ICMPv4 packet from `source` to the first VIP. Without `client` it is an echo request.
-/// With `client` it is an ICMP error that quotes a reply to this client.
+/// Returns an ICMPv4 packet from `source` to the first VIP. Without `client`, the packet is an echo
+/// request. With `client`, the packet is an ICMP error that quotes a reply to this client.
 fn icmp(source: [u8; 4], client: Option<[u8; 4]>) -> Vec<u8> {
     let (mut frame, mut quote) = (Vec::new(), Vec::new());
     let step = etherparse::PacketBuilder::ethernet2(ROUTER, OURS).ipv4(source, [203, 0, 113, 10], 64);
@@ -167,7 +167,7 @@ fn a_crowded_table_charges_no_packet_of_what_goes_on() {
         assert!(known.into_iter().all(|verdict| verdict == Verdict::Tx));
     }
     assert!(bed.pipeline.flows().is_crowded());
-    // Packets of known flows do not count against the limit. New flows do.
+    // New flows are counted against the limit, but packets of known flows are not.
     publish(&bed, Some(Guard { new_flows_per_second: NonZeroU32::new(3), ..Guard::default() }));
     let mut sent = |source, flags| {
         let frames = (2_000..2_050).map(|port| tcp(source, port, VIP4, 80, flags));

@@ -1,6 +1,6 @@
-//! Compares the fast path with the slow path under random traffic and random snapshots. Both must
-//! produce identical verdicts, frames and counters. Each pair of pipelines keeps its state over
-//! several batches and snapshots.
+//! Compares the fast path with the slow path under random traffic and random snapshots. The two
+//! paths must produce identical verdicts, frames and counters. Each pair of pipelines keeps its
+//! state over several batches and snapshots.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

@@ -211,7 +211,7 @@ fn what_has_no_way_back_or_no_room_is_dropped_by_its_name() {
         room += 1;
     }
     assert_eq!((room, drops(&bed).get("kv_proxied_full")), (36, Some(&1)));
-    // The room for requests of other kinds is still free.
+    // Requests of other kinds still find room in the table.
     let keys = apart(2);
     let names: Vec<&str> = keys.iter().map(String::as_str).collect();
     let both = udp(CLIENT4, 2_000, VIP4, PORT, &framed(format!("get {}\r\n", names.join(" ")).as_bytes()));
@@ -236,7 +236,8 @@ fn what_has_no_way_back_or_no_room_is_dropped_by_its_name() {
     );
 }
 
-/// The servers of one service do not reply. Another service still has room.
+/// The servers of one service do not reply. Requests to another service still find room in the
+/// table.
 #[test]
 fn full_service_leaves_room_for_others() {
     let mut parts = parts(false);
@@ -255,12 +256,13 @@ fn full_service_leaves_room_for_others() {
         assert_eq!(bed.answer(&got, &datagram(&got, 0, 1, b"END\r\n")), Verdict::Tx);
     }
     assert_eq!(bed.send(0, &get(CLIENT4, VIP4, 2_000, "key")).0, Verdict::Drop(DropReason::KvProxiedFull));
-    // Requests that have timed out give their room back.
+    // Requests that have timed out release their room in the table.
     bed.wait(200);
     bed.pass(&get(CLIENT4, VIP4, 2_000, "key"));
 }
 
-/// A request without a reply waits for nothing, so any number of them leaves the table empty.
+/// A request that expects no reply takes no table entry, so any number of such requests leaves the
+/// table empty.
 #[test]
 fn proxied_request_without_reply_holds_no_exchange() {
     let mut bed = bed(false);
@@ -279,12 +281,12 @@ fn proxied_request_without_reply_holds_no_exchange() {
         }
         assert_eq!(bed.pipeline.next_due(), None, "{}", command.escape_ascii());
     }
-    // An error of the server belongs to no request.
+    // An error from the server cannot be assigned to a request.
     let got = last.unwrap();
     let error = bed.answer(&got, &datagram(&got, 0, 1, b"SERVER_ERROR out of memory\r\n"));
     assert_eq!(error, Verdict::Drop(DropReason::KvAnswerLate));
     assert_eq!(bed.through(), [400, 0, 0]);
-    // These requests may have a reply, despite `q`.
+    // Servers may reply to these requests despite the flag `q`.
     for command in
         [&b"ms key 1 q C5\r\nv\r\n"[..], b"ms key 1 q ME\r\nv\r\n", b"mg key v q\r\n", b"ma key q\r\n"]
     {
@@ -294,7 +296,7 @@ fn proxied_request_without_reply_holds_no_exchange() {
     }
 }
 
-/// A forged reply to a port of another thread is dropped before it costs that thread a message.
+/// This thread drops a forged reply to a port of another thread, instead of handing it over.
 #[test]
 fn reply_from_no_server_is_not_handed_over() {
     let mut bed = Bed::with(parts(false), own_config(0, 2));

@@ -84,7 +84,7 @@ impl Case {
         }
     }
 
-    /// Removes the outer headers. For L2 forwarding, there are none.
+    /// Removes the outer headers. For L2 forwarding, there are no outer headers.
     fn opened<'a>(&self, outer: &'a [u8]) -> &'a [u8] {
         &outer[self.encap_overhead()..]
     }

@@ -30,8 +30,8 @@ fn machine(cluster: usize, ipv4: bool) -> String {
     if ipv4 { format!("192.0.2.{}", 10 + cluster) } else { format!("2001:db8:{}::1", 10 + cluster) }
 }
 
-/// Returns the slot of another cluster. Its address is the VIP's address in that cluster, without
-/// the bits between prefix and suffix.
+/// Returns the slot of another cluster. The address of the slot is the VIP's address in that
+/// cluster, without the bits between prefix and suffix.
 fn to_cluster(me: usize, other: usize, ipv4: bool) -> Slot {
     let outer = match (ip(&machine(me, ipv4)), ip(&vip(other, ipv4))) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => Outer::V4 { source, destination },
@@ -54,9 +54,9 @@ fn to_cluster(me: usize, other: usize, ipv4: bool) -> Slot {
     }
 }
 
-/// Returns the configuration of a machine in cluster `me`. `serves` is `true` if its backends are
-/// serving. `remotes` lists the clusters to which flows are redirected. `others` is the configured
-/// tunnel source kind of the other clusters.
+/// Returns the configuration of a machine in cluster `me`. `serves` is `true` if the backends of
+/// this cluster are serving. `remotes` lists the clusters to which flows are redirected. `others`
+/// is the configured tunnel source kind of the other clusters.
 fn cluster_parts(me: usize, serves: bool, remotes: &[usize], others: TunnelSourceKind) -> Parts {
     let mut slots = gre_slots(BACKENDS);
     let mut parts = parts(slots.clone(), &[1; BACKENDS]);

@@ -1,5 +1,5 @@
-//! Tests of slots with several next hops: each flow uses one of them, and keeps it while it is in
-//! the set. `paths` compares the fast and the slow path for such slots.
+//! Tests of slots with several next hops. Each flow uses one hop and keeps this hop while the hop
+//! is in the set. `paths` compares the fast path with the slow path for such slots.
 
 use std::collections::BTreeMap;
 

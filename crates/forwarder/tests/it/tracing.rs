@@ -63,7 +63,7 @@ impl Traced {
         }
     }
 
-    /// Returns the number of reports, and the numbers of refusals in the order of
+    /// Returns the number of reports, and the number of refusals for each reason in the order of
     /// [`TraceRefusal::ALL`].
     fn counts(&self) -> (u64, [u64; 6]) {
         let counters = &self.bed.counters;
@@ -255,8 +255,8 @@ fn a_flow_whose_backend_went_down_is_told_as_reselected() {
     assert_eq!(traced.reported().unwrap().explanation.step, Some(Step::FlowTable));
 }
 
-/// Returns two marked fragments. The first has its mark after the UDP header. The second has no
-/// ports.
+/// Returns two marked fragments. The first fragment has its mark after the UDP header. The second
+/// fragment has no ports.
 fn pieces(traced: &mut Traced, id: u32) -> [Vec<u8>; 2] {
     pieces_of(traced, CLIENT, id)
 }

@@ -140,7 +140,7 @@ async fn a_dropped_attempt_resets_its_connection_at_once() {
     assert!(was_closed.try_recv().is_err(), "the connection was closed gracefully");
 }
 
-/// Error numbers of Linux.
+/// Linux error numbers.
 mod libc_code {
     pub(super) const EPERM: i32 = 1;
     pub(super) const EACCES: i32 = 13;

@@ -119,13 +119,13 @@ fn what_is_no_good_answer_fails_with_its_reason() {
     assert_eq!(judged(&query), "DNS query instead of a response");
     let mut other = good.clone();
     other[13] = b'v';
-    assert_eq!(judged(&other), "DNS response to another question");
+    assert_eq!(judged(&other), "DNS response to a different question");
     let mut other = good.clone();
     other[good.len() - a().len() - 3] = 28;
-    assert_eq!(judged(&other), "DNS response to another question");
+    assert_eq!(judged(&other), "DNS response to a different question");
     let mut none = good.clone();
     none[5] = 0;
-    assert_eq!(judged(&none), "DNS response to another question");
+    assert_eq!(judged(&none), "DNS response to a different question");
     assert_eq!(judged(&answer(&query, [0x81, 0x82], &[])), "DNS response code SERVFAIL, expected NOERROR");
     assert_eq!(judged(&answer(&query, [0x81, 0x83], &[])), "DNS response code NXDOMAIN, expected NOERROR");
     assert_eq!(
@@ -139,7 +139,10 @@ fn what_is_no_good_answer_fails_with_its_reason() {
     assert_eq!(judged(&chaos), "DNS response without a record of the requested type");
     for length in 12..good.len() {
         let words = judged(&good[..length]);
-        assert!(words == "invalid DNS response" || words == "DNS response to another question", "{words}");
+        assert!(
+            words == "invalid DNS response" || words == "DNS response to a different question",
+            "{words}"
+        );
     }
     assert_eq!(judged(&good[..11]), "invalid DNS response");
     assert_eq!(judged(&good[..1]), "waits");

@@ -152,7 +152,8 @@ impl Exchange {
             outbox.reported_failure = outbox.local_failure;
             return Ok(Some(Event::LocalFailure(outbox.local_failure)));
         }
-        // Advice comes first, so that a backend comes up with the weight that its agent wants.
+        // Advice is returned first, so that a backend comes up with the weight that its agent
+        // requests.
         if !outbox.advised.is_empty() {
             let advised = std::mem::take(&mut outbox.advised);
             return Ok(Some(Event::Advised(advised.into_values().collect())));

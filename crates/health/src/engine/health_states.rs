@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use super::target::HealthState;
 
-/// The minimum numbers of backends and pools that must fail together in a local failure.
+/// The thresholds of a local failure: the minimum number of backends and the minimum number of
+/// pools that must fail together.
 const LOCAL_FAILURE_BACKENDS: usize = 3;
 const LOCAL_FAILURE_POOLS: usize = 2;
 
@@ -26,11 +27,11 @@ pub(super) struct Rules {
     pub(super) fall: u32,
     /// The number of consecutive failures after which a target in the state Unknown becomes Down.
     pub(super) first_fall: u32,
-    /// The time within which the target is probed at least once. This time is the longest interval
+    /// The time within which the target is probed at least once. The span is the longest interval
     /// plus the timeout.
     pub(super) span: Duration,
-    /// `false` if attempts can pass without a response. Such a target cannot end a silence, so its
-    /// failures do not start one either.
+    /// `false` if attempts can pass without a response. Such a target cannot end a silence (see
+    /// [`HealthStates`]), so its failures do not start a silence either.
     pub(super) answers: bool,
 }
 
@@ -38,11 +39,11 @@ pub(super) struct Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Pass,
-    /// The attempt passed without a response. The pass counts for the target, but does not show
-    /// that the network of this machine works.
+    /// The attempt passed without a response. The attempt is treated as a pass of the target, but
+    /// does not show that the network of this machine works.
     Silent,
     Fail,
-    /// This machine could not send the probe. Such a failure does not count as a failure of the
+    /// This machine could not send the probe. Such a failure is not treated as a failure of the
     /// backend, but contributes to the detection of a local failure.
     Local,
 }
@@ -77,7 +78,7 @@ pub(super) struct Count {
 /// A silence is complete if every target has failed, or if the silence has lasted for the longest
 /// interval (including jitter and timeout). If at least 3 backends in 2 pools have failed in a
 /// complete silence, there is a *local failure*. In a local failure, held states are discarded, and
-/// results do not count until a target passes. If fewer backends or pools have failed, the held
+/// results are ignored until a target passes. If fewer backends or pools have failed, the held
 /// states are applied. If there are fewer than 3 backends or 2 pools in total, no state is held.
 #[derive(Debug, Default)]
 pub(super) struct HealthStates {
@@ -87,9 +88,9 @@ pub(super) struct HealthStates {
     pools: Groups,
     /// The number of targets for each value of [`Rules::span`].
     spans: BTreeMap<Duration, usize>,
-    /// The number of the current silence, or of the next one. Silences are numbered from 1. Because
-    /// each silence has a new number, failures in earlier silences do not count and need no
-    /// cleanup.
+    /// The number of the current silence, or of the next silence if there is no current silence.
+    /// Silences are numbered from 1. Because each silence has a new number, failures in earlier
+    /// silences are ignored and need no cleanup.
     pub(super) silence: u64,
     since: Option<Duration>,
     failed: usize,
@@ -221,9 +222,9 @@ impl HealthStates {
         }
     }
 
-    /// Completes a change of the target set, and makes the decisions that are due at `now`. The
-    /// time without any passing check may be long enough for a local failure, or the number of
-    /// targets may have become too small for one.
+    /// Completes a change of the target set, and makes the decisions that are due at `now`. For
+    /// example, the time without a passing check may now be long enough for a local failure, or too
+    /// few targets may be left for one.
     pub(super) fn decide(&mut self, now: Duration, out: &mut Changes) {
         self.changing = false;
         if !self.may_hold() {
@@ -380,7 +381,7 @@ impl Groups {
     }
 
     /// Removes a target from a group. `silence` is the number of the current silence if the target
-    /// has failed in it.
+    /// has failed during this silence.
     fn leave(&mut self, name: &Arc<str>, silence: Option<u64>) {
         let Some(group) = self.by_name.get_mut(name) else { return };
         if silence.is_some() {

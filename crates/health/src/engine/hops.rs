@@ -1,11 +1,11 @@
-//! Checks through each next hop of a backend.
+//! Checks a backend through each of its next hops.
 //!
 //! If the route of a backend has several next hops, each attempt of a check runs once through each
 //! hop. The attempt passes if it passes through any hop, so a fault of one hop never takes a
-//! backend down. A hop through which the check fails `fall` times in a row while it passes through
-//! another hop is failing: client packets for this backend avoid the hop. After `rise` passes in a
-//! row the hop is used again. Attempts that pass through no hop do not change the state of any hop,
-//! because then the backend is the probable cause.
+//! backend down. A hop is failing if the check fails `fall` times in a row through this hop while
+//! it passes through another hop. Client packets for this backend then avoid the failing hop. After
+//! `rise` passes in a row, the hop is used again. An attempt that passes through no hop does not
+//! change the state of any hop, because the backend is then the probable cause.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,8 @@ use futures_util::future::join_all;
 
 use crate::{CheckHop, Dialer, Failure, HopNeighbour, Interim, Pass, attempt, lock};
 
-/// The result of an attempt through one hop, with its duration. `None` while the attempt runs.
+/// The result of an attempt through one hop, with its duration. The value is `None` while the
+/// attempt runs.
 type HopResult = Option<(Result<Pass, Failure>, Duration)>;
 
 /// A running attempt through several hops.
@@ -24,7 +25,7 @@ type HopResult = Option<(Result<Pass, Failure>, Duration)>;
 pub(super) struct HopFlight {
     hops: Arc<[CheckHop]>,
     results: Arc<Mutex<Vec<HopResult>>>,
-    /// What the attempt through each hop has found out so far.
+    /// For each hop, the result that its attempt would have if the time limit expired now.
     interims: Vec<Interim>,
 }
 
@@ -47,7 +48,7 @@ impl HopFlight {
                 lock(shared)[place] = Some((result, started.elapsed()));
             };
             join_all(dialers.into_iter().enumerate().map(one)).await;
-            // The caller takes the results from the flight, because it also needs those of an
+            // The caller takes the results from the flight, because it also needs the results of an
             // attempt that has timed out.
             Ok(Pass::Silent)
         };
@@ -98,7 +99,8 @@ impl HopStates {
         fall: u32,
     ) -> (Result<Pass, Failure>, Option<Duration>) {
         let results = flight.results();
-        // A response is preferred to silence, and the fastest response is reported.
+        // A pass with a response takes precedence over a silent pass, and the fastest response is
+        // reported.
         let passes = results.iter().filter_map(|(_, result, took)| Some((result.as_ref().ok()?, *took)));
         let passed = passes.min_by_key(|(pass, took)| (**pass == Pass::Silent, *took));
         let passed = passed.map(|(pass, took)| (pass.clone(), took));
@@ -118,7 +120,8 @@ impl HopStates {
             None => {
                 let mut failures = results.into_iter().filter_map(|(_, result, _)| result.err());
                 let first = failures.next().unwrap_or(Failure::NoAnswer);
-                // A failure of the backend is preferred to a failure of this machine.
+                // If both occurred, a failure of the backend is returned instead of a failure of
+                // this machine.
                 let remote = failures.find(|failure| first.is_local() && !failure.is_local());
                 (Err(remote.unwrap_or(first)), None)
             }
@@ -182,7 +185,7 @@ mod tests {
             assert_eq!(found, (PASS, took), "the backend is reachable through one hop");
             assert_eq!(states.failing(), if n < 3 { vec![] } else { vec![B] }, "after {n} failures");
         }
-        // A single pass does not count, because a failure follows.
+        // A single pass does not end the failing state, because a failure follows.
         for (b, failing) in [(true, true), (false, true), (true, true), (true, false)] {
             let b = b.then_some(PASS);
             states.take(flight(&[(A, Some(PASS)), (B, b)]), 2, 3).0.unwrap();

@@ -113,7 +113,7 @@ impl Record {
 }
 
 /// The number of consecutive local failures after which [`Ability::Lost`] is published. A single
-/// local failure may be a coincidence. The value is therefore the same as the default number of
+/// local failure may be a coincidence. This number is therefore the same as the default number of
 /// failures after which a backend is down.
 const LOST_AFTER: u32 = 3;
 

@@ -40,7 +40,8 @@ pub(super) struct Runner {
     health_states: HealthStates,
     schedule: Schedule,
     flights: Flights,
-    /// The ID and the serial of each target that is due and waits until another attempt may run.
+    /// The ID and the serial of each due target that waits because the maximum number of attempts
+    /// is running.
     waiting: VecDeque<(u32, u64)>,
     changes: Changes,
     /// Changes in the ability to probe targets that are not published yet.
@@ -234,7 +235,7 @@ impl Runner {
         let old_key = before.map(|target| target.spec.watched.key.clone());
         self.regroup(id, spec, now);
         let Some(target) = self.targets.get_mut(id as usize).and_then(Option::as_mut) else { return };
-        // The failing hops were published under the old key.
+        // The failing hops were published under the old key, so they are moved to the new key.
         let failing = target.hop_states.failing();
         if let Some(old_key) = old_key.filter(|_| !failing.is_empty()) {
             self.failing_hops.push((old_key, Vec::new()));
@@ -245,7 +246,7 @@ impl Runner {
             let at = now + self.schedule.part_of(interval);
             self.schedule.set(id, at);
         }
-        // The advice was published under the old key.
+        // The advice was published under the old key, so it is published again under the new key.
         if let Some(advice) = target.damper.published() {
             self.exchange.advise(id, target.spec.watched.key.clone(), advice);
         }
@@ -468,7 +469,7 @@ impl Runner {
 }
 
 impl Target {
-    /// Creates an attempt, through each hop if the backend has several.
+    /// Creates an attempt. If the backend has several hops, the attempt runs through each hop.
     fn attempt(&mut self, hops: &CheckHops, dialing: &Dialing) -> Attempt {
         let spec = Arc::clone(&self.spec);
         let key = &spec.watched.key;
@@ -483,7 +484,8 @@ impl Target {
             hops.iter().map(|hop| dialing(&spec.watched, Some(hop))).collect()
         };
         let hops = hops.of(key.address).map(|hops| (dialers(&hops), hops));
-        // Without the tunnel, the kernel chooses the hop, so the result belongs to no hop.
+        // Without the tunnel, the kernel chooses the hop, so the result cannot be assigned to a
+        // hop.
         let by_hop = |dialers: &[Dialer]| dialers.iter().all(|dialer| matches!(dialer, Dialer::Tunnel(_)));
         if let Some((dialers, hops)) = hops.filter(|(dialers, _)| by_hop(dialers)) {
             let (flight, future) = HopFlight::new(hops, dialers, Arc::clone(&key.check), address);
@@ -535,8 +537,8 @@ fn rules(watched: &Watched) -> Rules {
 /// The maximum number of target changes that are applied per iteration. Each change takes about a
 /// microsecond.
 const CHANGES: usize = 256;
-/// The maximum number of attempts that are started per iteration. The kernel needs 10 to 20 µs for
-/// each.
+/// The maximum number of attempts that are started per iteration. The kernel needs 10 to 20 µs to
+/// start an attempt.
 const STARTS: usize = 32;
 /// The number of results after which state changes are published.
 const RESULTS: usize = 32;

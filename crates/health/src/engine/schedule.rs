@@ -1,11 +1,11 @@
 //! Decides when each target is probed next.
 //!
 //! The first attempts of new targets start 50 µs apart, so that a large number of new targets does
-//! not delay existing ones. The second attempt of a target starts after a random part of its
+//! not delay existing targets. The second attempt of a target starts after a random part of its
 //! interval, which spreads the targets over the interval.
 //!
 //! Invariant: a target has at most one timer, which is either its next attempt or the timeout of
-//! the running one.
+//! the running attempt.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl Schedule {
         Self { wheel: Wheel::new(), random, first: Duration::ZERO, due: Vec::new() }
     }
 
-    /// Sets the timer of `id` and replaces an earlier one.
+    /// Sets the timer of `id`, which replaces an earlier timer of `id`.
     pub(super) fn set(&mut self, id: u32, at: Duration) {
         self.wheel.set(id, tick(at));
     }

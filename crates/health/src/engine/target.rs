@@ -27,7 +27,7 @@ pub struct TargetKey {
     pub through: Option<ProxiedTargetKey>,
 }
 
-/// A path that client packets take to a backend, and that a check takes too.
+/// A path to a backend that both client packets and checks take.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProxiedTargetKey {
     /// The destination of the inner packet.
@@ -36,7 +36,7 @@ pub struct ProxiedTargetKey {
     pub encapsulation: Arc<str>,
 }
 
-/// A watched target with the numbers that identify it.
+/// A watched target with its serial number and its lineage.
 #[derive(Debug)]
 pub(super) struct Spec {
     pub(super) watched: Watched,
@@ -44,7 +44,8 @@ pub(super) struct Spec {
     /// removed target is reused.
     pub(super) serial: u64,
     /// The serial number of the first target in a series of targets with the same probe. When a
-    /// target is replaced by one with another interval, the new target takes over the health state.
+    /// target is replaced by a target with a different interval, the new target takes over the
+    /// health state.
     pub(super) lineage: u64,
     /// The hops that were failing in the previous process.
     pub(super) failing_hops: Vec<HopNeighbour>,
@@ -75,8 +76,8 @@ impl Eq for TargetKey {}
 
 impl Hash for TargetKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Of the check, only the kind and the interval are hashed, because they distinguish nearly
-        // all checks. The other fields are compared by `eq`.
+        // The hash of a check covers only the kind and the interval, because they distinguish
+        // nearly all checks. The other fields are compared by `eq`.
         self.address.hash(state);
         self.through.hash(state);
         self.check.kind.hash(state);
@@ -96,7 +97,7 @@ pub struct Watched {
     /// The names of the leaf pools to which the target belongs.
     pub pools: Vec<Arc<str>>,
     /// `true` if the backend is already in service. A new target then becomes Down only after
-    /// `fall` failures instead of the first one.
+    /// `fall` failures instead of after the first failure.
     pub serving: bool,
 }
 

@@ -77,8 +77,8 @@ async fn until(
 }
 
 /// Returns the number of sockets connected to a UDP port. The kernel returns its list in parts,
-/// which can be inconsistent. The list is therefore read twice, and only sockets in both lists
-/// count.
+/// which can be inconsistent. The list is therefore read twice, and only sockets in both lists are
+/// counted.
 fn connections(port: u16) -> usize {
     let listed = || -> std::collections::HashSet<String> {
         let sockets = std::fs::read_to_string("/proc/self/net/udp").unwrap();
@@ -368,8 +368,8 @@ fn a_reader_that_sleeps_gets_the_latest_alone() {
 #[tokio::test]
 async fn local_failures_keep_the_state_and_are_reported() {
     let (health, mut events) = start();
-    // The kernel refuses to send to a broadcast address without `SO_BROADCAST`, which is a lasting
-    // local error.
+    // The kernel refuses to send to a broadcast address without `SO_BROADCAST`, so every attempt
+    // fails with a local error.
     let address = IpAddr::V4(Ipv4Addr::BROADCAST);
     let mut target = mute(9, "broadcast", Duration::from_millis(40));
     target.key.address = address;

@@ -34,8 +34,8 @@ impl Wheel {
         Self { heads: vec![NONE; SLOTS], occupied: [0; SLOTS / 64], nodes: Vec::new(), now: 0 }
     }
 
-    /// Sets the timer of `id` and replaces an earlier one. A timer in the past fires at the next
-    /// tick.
+    /// Sets the timer of `id`, which replaces an earlier timer of `id`. A timer in the past fires
+    /// at the next tick.
     pub(super) fn set(&mut self, id: u32, due: u64) {
         self.cancel(id);
         let due = due.max(self.now + 1);

@@ -154,7 +154,8 @@ async fn udp_icmp_error_fails_in_both_families() {
 }
 
 proptest! {
-    /// The automaton finds a text in any chunks of any response exactly if the response has it.
+    /// The automaton finds a text if and only if the response contains the text, regardless of how
+    /// the response is divided into chunks.
     #[test]
     fn text_is_found_in_any_chunks(
         response in prop::collection::vec(prop::sample::select(vec![b'a', b'b', 0xff]), 0..40),

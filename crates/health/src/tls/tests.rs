@@ -195,8 +195,8 @@ impl Signer for FalseKey {
     }
 }
 
-/// The library can neither read a certificate of X.509 version 1 nor verify signatures of RSA keys
-/// with 1024 bits and of keys on the curve P-521.
+/// The TLS library can neither read X.509 version 1 certificates nor verify signatures of 1024-bit
+/// RSA keys or of keys on the curve P-521.
 #[tokio::test]
 async fn certificates_beyond_the_library_pass_without_verification() {
     let lax = || Tls { server_name: None, ca: None, verify: false, client: None };

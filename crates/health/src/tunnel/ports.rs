@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::lock;
 
-/// The address family, protocol and number of a source port.
+/// The address family, the protocol and the number of a source port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PortKey {
     pub(super) is_ipv4: bool,
@@ -29,7 +29,7 @@ pub(super) struct Ports<T>(Mutex<Table<T>>);
 #[derive(Debug)]
 struct Table<T> {
     claims: HashMap<PortKey, Claim<T>>,
-    /// The number of claims at which the next claim removes expired ones.
+    /// The number of claims at which the next claim removes expired claims.
     sweep_at: usize,
 }
 

@@ -54,8 +54,8 @@ impl Pump {
                 Err(error) => break error,
             }
         };
-        // log: The TUN device of checks with `via = "vip"` was removed. The program creates it
-        // again. Find out which software removed it.
+        // log: The TUN device for health checks with `via = "vip"` was removed. Sluicegate creates
+        // the device again. Find out which software removed the device.
         tracing::error!(%error, "TUN device lost");
     }
 

@@ -76,8 +76,9 @@ impl Routes {
             } else if other.table == table {
                 format!("table {table}")
             } else if other.priority == priority {
-                // log: Another routing rule has the same priority as the rule of the checks, so the
-                // order of the two is undefined. Give the other rule a priority other than 83.
+                // log: Another routing rule has the same priority as Sluicegate's rule for health
+                // checks (83), so the order of the two rules is undefined. Give the other rule a
+                // different priority.
                 tracing::warn!(rule = %other, "routing rule conflict");
                 continue;
             } else {

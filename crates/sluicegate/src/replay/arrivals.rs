@@ -19,7 +19,7 @@ pub(super) struct Arrival {
     pub(super) interface: Option<String>,
     /// `true` if the frame is outgoing or a duplicate.
     pub(super) is_left_out: bool,
-    /// `true` if the capture truncated the frame. The missing bytes are then zeros.
+    /// `true` if the capture truncated the frame. The missing bytes of a truncated frame are zeros.
     pub(super) is_cut_short: bool,
 }
 

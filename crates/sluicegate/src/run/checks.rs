@@ -23,7 +23,8 @@ pub(super) struct Checks {
     tunnel_fault: TunnelFault,
     /// `true` while a repair of the tunnel is running.
     is_repairing: bool,
-    /// The time at which a local failure began. Health states are frozen until it ends.
+    /// The time at which a local failure began. Health states are frozen until the local failure
+    /// ends.
     local_failure: Option<Instant>,
     unable: Unable,
 }
@@ -153,7 +154,7 @@ impl Checks {
                 self.engine.watch(direct.collect());
                 self.watch(controller);
                 // log: Another program removed the device, a rule or a route of the health check
-                // tunnel. The tunnel was created again. Find the program that removes it.
+                // tunnel. The tunnel was created again. Find out which program removed it.
                 tracing::warn!("health check tunnel recreated");
             }
             Found::Broken { error, .. } => {

@@ -181,7 +181,7 @@ impl Daemon {
             _ = answer.send(Err(Refusal::new(RefusalKind::Unavailable, words)));
         } else if if_match.is_some_and(|tag| tag != etag) {
             let words = format!(
-                "the entity tag is out of date, the current one is {etag}; read the configuration again"
+                "the entity tag is out of date, the current tag is {etag}; read the configuration again"
             );
             _ = answer.send(Err(Refusal::new(RefusalKind::Stale, words)));
         } else {

@@ -1,9 +1,9 @@
-//! Counts the flows of each backend and service when an API client requests the numbers.
+//! Counts the flows of each backend and service when an API client requests the counts.
 //!
 //! A count that is younger than [`FRESH`] is reused for further requests, and at most one count
-//! runs at a time. Packet threads count flows only on request. If they do not reply within
-//! [`PATIENCE`], the API response has no flow counts. A count that began before the last override
-//! is discarded. `control_plane::questions` walks the connection tables.
+//! runs at a time. Packet threads count flows only on request. If the packet threads do not reply
+//! within [`PATIENCE`], the API response has no flow counts. A count that began before the last
+//! override is discarded. `control_plane::questions` walks the connection tables.
 
 use std::fmt::{self, Debug, Formatter};
 use std::time::{Duration, Instant};
@@ -109,5 +109,6 @@ impl Client<FlowCounts> for Counted {
 
 /// The maximum age of a count that is reused for further requests.
 const FRESH: Duration = Duration::from_secs(1);
-/// The time limit for a count. Walking a connection table with 16 million flows takes less time.
+/// The time limit for a count. This limit is longer than the time to walk a connection table with
+/// 16 million flows.
 const PATIENCE: Duration = Duration::from_secs(1);

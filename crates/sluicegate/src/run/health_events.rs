@@ -1,5 +1,5 @@
-//! Applies events of the health thread other than health states: advice of agents, and results of
-//! flushes.
+//! Applies those events of the health thread that are not health states: advice from agents and
+//! results of flushes.
 
 use control_plane::{log_advice, log_flushed};
 use health::{Advice, Flushed, TargetKey};
@@ -13,9 +13,10 @@ impl Daemon {
         match self.controller.advise(advised, &self.publisher.current(), now) {
             Ok(Some(snapshot)) => self.publish_states(snapshot),
             Ok(None) => {}
-            // log: New weights or drains of agents could not be applied. The next change of an
-            // agent's answer applies them. Report a bug if the line is repeated.
-            Err(error) => tracing::error!(%error, "advice of agents not applied"),
+            // log: New weights or drains that agents requested could not be applied. They are
+            // applied together with the next change that an agent requests. Report a bug if the
+            // line is repeated.
+            Err(error) => tracing::error!(%error, "advice from agents not applied"),
         }
         log_advice(&self.controller, advised);
     }

@@ -106,14 +106,15 @@ impl HealthTunnel {
         watched
     }
 
-    /// Removes the rules, routes and device that a killed process left behind. Call this even if no
-    /// tunneled checks are configured, because no later step would remove these leftovers.
+    /// Removes the rules, routes and device that a killed process left behind. Call this function
+    /// even if no tunneled checks are configured, because no later step would remove these
+    /// leftovers.
     pub(super) async fn clear() {
         match remove_leftovers(DEVICE, TunnelNumbers::default()).await {
             Ok(0) => {}
             Ok(rules) => {
-                // log: A previous process was killed. Its leftover routing rules for health checks
-                // were removed at startup.
+                // log: A previous process was killed. The leftover routing rules of that process
+                // for health checks were removed at startup.
                 tracing::info!(rules, "leftover health check rules removed")
             }
             Err(error) => {

@@ -2,9 +2,9 @@
 //! threads, waits for the requested time, and collects the counters.
 //!
 //! Only one client can count at a time. If the client disconnects, the counters are collected
-//! immediately. The counters are allocated and summed on another thread, because this takes time
-//! that grows with the number of threads and keys. The crate `kv-switch` counts the keys, and
-//! `control_plane::rows` builds the rows of the response.
+//! immediately. The counters are allocated and summed on another thread, because the time for this
+//! work grows with the number of threads and keys. The crate `kv-switch` counts the keys, and
+//! `control_plane::rows` builds the response.
 
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;

@@ -98,8 +98,9 @@ impl Lifecycle {
             return false;
         }
         if unknown > 0 {
-            // log: Some backends had no health check result when the startup wait ended. They stay
-            // out of service until their first result. `sluicegate health list` shows them.
+            // log: Some backends had no health check result when the startup wait ended. These
+            // backends stay out of service until their first result. `sluicegate health list` shows
+            // these backends.
             tracing::warn!(unknown, "first health checks timed out");
         }
         self.ready_by = None;

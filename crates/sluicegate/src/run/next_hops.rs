@@ -1,6 +1,6 @@
 //! Applies new next hops to the snapshot. The kernel reports routes, links and neighbors, and the
-//! health checks report next hops that do not reach a backend. `control_plane::Paths` combines
-//! both.
+//! health checks report next hops that do not reach a backend. `control_plane::Paths` combines the
+//! reports of the kernel and of the health checks.
 
 use health::FailingHops;
 use next_hop::Table;
@@ -24,8 +24,8 @@ impl Daemon {
         let (config, machine) = (self.controller.config(), self.controller.machine());
         match self.paths.renewed(&self.publisher.current(), config, machine) {
             Ok(snapshot) => self.publisher.renew(snapshot),
-            // log: New next hops could not be applied, so the previous ones remain in use until the
-            // next change. Report a bug if the line is repeated.
+            // log: New next hops could not be applied, so the previous next hops remain in use
+            // until the next change. Report a bug if the line is repeated.
             Err(error) => tracing::error!(%error, "next hops not updated"),
         }
         self.follow_own_addresses();

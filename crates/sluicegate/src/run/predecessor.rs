@@ -15,14 +15,15 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 pub(super) struct Predecessor(OwnedFd);
 
 impl Predecessor {
-    /// Opens a pidfd for the old process. Call this while the old process waits for this one, so
-    /// that its process ID cannot have been reused. Returns `None` if the process has already
+    /// Opens a pidfd for the old process. Call this while the old process waits for this process,
+    /// so that its process ID cannot have been reused. Returns `None` if the process has already
     /// exited or the kernel refuses the call.
     pub(super) fn of(pid: i32) -> Option<Self> {
         pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok().map(Self)
     }
 
-    /// Waits for the exit. Returns `false` if the process is still running after `within`.
+    /// Waits until the old process has exited. Returns `false` if the process is still running
+    /// after `within`.
     pub(super) fn is_gone_within(&self, within: Duration) -> bool {
         let until = Instant::now() + within;
         loop {

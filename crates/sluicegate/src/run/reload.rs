@@ -287,7 +287,7 @@ impl Daemon {
     fn take_tables(&mut self, done: Done) {
         match self.finish(done) {
             Ok(snapshot) => self.publish_states(snapshot),
-            // log: New tables could not be built for the reason in `error`, and the previous ones
+            // log: New tables could not be built for the reason in `error`, and the previous tables
             // remain in use. Reload the configuration. Report a bug if the line is repeated.
             Err(error) => tracing::error!(%error, "tables not rebuilt"),
         }

@@ -2,7 +2,7 @@
 //!
 //! Packet threads do not send reports themselves, because they do not format text, and because the
 //! receiver may not be reachable through the interface of the VIPs. Sending never blocks: if the
-//! kernel does not accept a datagram, it is lost and the loss is logged.
+//! kernel does not accept a datagram, the datagram is lost and the loss is logged.
 //! `control_plane::trace_report` defines the content of a report.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

@@ -45,7 +45,7 @@ struct Offer {
     state: HandedState,
 }
 
-/// The slot number of one backend in one leaf pool.
+/// The slot ID of one backend in one leaf pool.
 #[derive(Debug, Serialize, Deserialize)]
 struct SlotNumber {
     pool: String,

@@ -47,8 +47,8 @@ struct Path<'a> {
 
 impl Seen {
     /// Returns the reports of machines that received the packet directly from the router. Each
-    /// report is returned together with the reports of the machines to which the packet was
-    /// redirected from there.
+    /// report is returned together with the reports of the machines to which the first machine
+    /// redirected the packet.
     fn paths(&self) -> Vec<Path<'_>> {
         let comes_of = |onward: &Report, report: &Report| {
             let to = report.explained.backend.as_ref().map(|machine| &*machine.name);
@@ -169,8 +169,8 @@ fn is_later(report: &Report) -> bool {
     report.source.port() == 0 && report.destination.port() == 0
 }
 
-/// Returns a filter that selects the reports about one fragment. The number 0 selects a whole
-/// packet or its first fragment.
+/// Returns a filter that selects the reports about one fragment. The fragment number 0 selects a
+/// whole packet or its first fragment.
 fn is_piece(number: usize) -> impl Fn(&Report) -> bool {
     move |report| is_later(report) == (number > 0)
 }

@@ -23,7 +23,7 @@ pub(super) struct Damping {
 #[derive(Clone, Debug)]
 struct Hold {
     wait: Duration,
-    /// The time since which the cause is absent.
+    /// The time at which the cause ended, or `None` while the cause is present.
     absent: Option<Duration>,
 }
 

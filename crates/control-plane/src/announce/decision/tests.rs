@@ -124,10 +124,10 @@ fn causes_have_separate_penalties() {
     }
     assert_eq!(bed.at(now, &gone(2)), VipStatus::Withdrawn(forwarder("gone")));
     assert_eq!(bed.at(now + 1, &seen(2)), held(10), "the first fault of the forwarder");
-    // Too few backends during the hold-down of the forwarder do not extend it.
+    // Too few backends during the hold-down of the forwarder do not extend this hold-down.
     assert!(matches!(bed.at(now + 4, &seen(1)), VipStatus::Withdrawn(Why::TooFew { .. })));
     assert_eq!(bed.at(now + 11, &seen(2)), VipStatus::Announced);
-    // A stall during the hold-down of the backends does not extend it either.
+    // A stall during the hold-down of the backends does not extend that hold-down either.
     bed.at(now + 20, &seen(1));
     let VipStatus::HeldDown(left) = bed.at(now + 20, &seen(2)) else { panic!("not held down") };
     bed.at(now + 21, &stalled(1, 2));

@@ -88,8 +88,8 @@ impl Core {
         hit: Option<Hit>,
     ) {
         place.choice = Choice::NONE;
-        // The headers are read again. The second read costs little compared with the next steps,
-        // and most packets do not reach this code.
+        // The headers are read a second time here. This second read costs little compared with the
+        // next steps, and most packets do not reach this code.
         let Some(headers) = FastHeaders::read(packet.frame()) else { return };
         let flow_packet = place.flow_packet(batch.snapshot.service(place.service), &headers);
         let flow = || Flow::of_fast(&headers);

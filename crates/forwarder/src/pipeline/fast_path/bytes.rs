@@ -1,6 +1,5 @@
 //! Stage 3 (rewriting) of the fast path: writes prepared headers with wide stores. Packets that
-//! must be dropped, and packets for which prepared headers are not enough, go to the slow path
-//! unchanged.
+//! must be dropped, and packets that cannot use prepared headers, go to the slow path unchanged.
 
 use packet::{Inner, Prepared, decrement_ttl, parse};
 
@@ -11,7 +10,7 @@ use crate::{DropReason, InterfaceId, Packet, Verdict};
 
 impl Core {
     /// Writes the outer headers of a fast-path packet. Returns `None` and changes no byte if the
-    /// packet must be dropped or if prepared headers are not enough.
+    /// packet must be dropped or cannot use prepared headers.
     #[inline(always)]
     pub(in crate::pipeline) fn write_fast(
         &mut self,
@@ -23,8 +22,8 @@ impl Core {
             return None;
         }
         let headers = batch.snapshot.headers(place.choice.slot, place.family)?;
-        // A slot with several next hops has no prepared headers of its own, so that slots with one
-        // next hop cost nothing more.
+        // The prepared headers of slots with several next hops are stored elsewhere, so that this
+        // lookup costs no more for slots with one next hop.
         match headers.overhead(place.ip_len) {
             Some(overhead) => self.write_prepared(packet, place, headers, overhead),
             None if batch.snapshot.has_spread_slots() => self.write_by_flow(batch, packet, place),
@@ -32,9 +31,9 @@ impl Core {
         }
     }
 
-    /// Does the same as `write_fast` for a slot with several next hops. It is a separate function,
-    /// because a choice between two headers in `write_fast` would cost each packet four
-    /// instructions.
+    /// Writes the outer headers like `write_fast`, but for a slot with several next hops. This is a
+    /// separate function, because a choice between two headers in `write_fast` would cost each
+    /// packet four instructions.
     #[cold]
     #[inline(never)]
     fn write_by_flow(

@@ -50,7 +50,7 @@ pub(crate) fn bed(late: Late) -> Bed {
     bed_of(gathering(late))
 }
 
-/// A UDP datagram, parsed with etherparse. Its checksums have been verified.
+/// A UDP datagram, parsed with etherparse. The checksums of the datagram have been verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) link: Vec<u8>,
@@ -82,7 +82,8 @@ pub(crate) fn seen(frame: &[u8]) -> Seen {
     }
 }
 
-/// Decapsulates an upstream request. Returns the number of its backend and the request.
+/// Decapsulates an upstream request. Returns the number of the backend and the decapsulated
+/// request.
 pub(crate) fn asked(frame: &[u8]) -> (u8, Seen) {
     let inner =
         [&frame[..12], if frame[14 + 24] >> 4 == 4 { &[8, 0] } else { &[0x86, 0xdd] }, &frame[38..]].concat();

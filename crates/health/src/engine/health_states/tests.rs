@@ -349,7 +349,7 @@ impl Model {
 enum Op {
     Result(u32, u8),
     Wait(u64),
-    /// Removes some targets and adds others at the same moment.
+    /// Removes some targets and adds others at the same time.
     Set(Vec<u32>, Vec<(u32, Group)>),
     Regroup(u32, Group),
 }

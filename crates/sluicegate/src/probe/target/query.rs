@@ -1,5 +1,5 @@
 //! The query of tcp and udp targets: `send`, `send_hex`, `expect`, `expect_hex` and `expect_regex`,
-//! with percent-encoded values. The names are those of the configuration keys.
+//! with percent-encoded values. The parameters have the same names as the configuration keys.
 
 use config::{Expect, ExpectForm, Payload};
 
@@ -32,7 +32,7 @@ pub(super) fn read(rest: &str) -> Result<(Option<Payload>, Option<Expect>), Stri
     Ok((send, expect))
 }
 
-/// Formats a query. [`read`] returns the same payload and expectation for it.
+/// Formats a query. [`read`] returns the same payload and expectation for the formatted query.
 pub(super) fn written(send: Option<&Payload>, expect: Option<&Expect>) -> String {
     let pairs = [send.map(Payload::pair), expect.map(|expect| expect.form.pair())];
     let pairs = pairs.into_iter().flatten().map(|(key, value)| format!("{key}={}", encoded(value)));

@@ -92,7 +92,7 @@ impl Channel {
         Ok(bytes)
     }
 
-    /// Sends file descriptors. The previous message must contain their number.
+    /// Sends file descriptors. The previous message must contain the number of descriptors.
     pub(super) fn send_descriptors(&self, all: &[OwnedFd]) -> io::Result<()> {
         for some in all.chunks(AT_ONCE) {
             let borrowed: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();
@@ -134,10 +134,11 @@ impl Channel {
 
 /// The maximum number of descriptors in one `sendmsg` call.
 const AT_ONCE: usize = 64;
-/// The maximum length of a frame in bytes. The slot numbers of a million backends occupy a tenth of
+/// The maximum length of a frame in bytes. The slot IDs of a million backends occupy a tenth of
 /// this length.
 const LONGEST_FRAME: usize = 1 << 30;
-/// The write timeout. The other process reads without delay, so a timeout means that it has failed.
+/// The write timeout. The other process reads without delay, so a timeout means that the other
+/// process has failed.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(20);
 
 #[cfg(test)]

@@ -328,8 +328,8 @@ impl OldProcess {
         Ok(version)
     }
 
-    /// Hands over the BFD sessions. This must happen before the BGP sessions close, because a
-    /// router may treat a closed BGP session as a BFD failure.
+    /// Hands over the BFD sessions. The BFD sessions must be handed over before the BGP sessions
+    /// close, because a router may treat a closed BGP session as a BFD failure.
     fn let_bfd_go(&mut self, kept: &mut Option<HandedBfd>) -> Result<(), Failed> {
         let since = Instant::now();
         *kept = self.turn(|daemon| daemon.announcer.let_bfd_go());
@@ -436,8 +436,8 @@ impl OldProcess {
         ))
     }
 
-    /// Takes the BFD sessions back. This comes before all other steps, because routers soon detect
-    /// missing BFD packets.
+    /// Takes the BFD sessions back. The BFD sessions are taken back before all other steps, because
+    /// routers soon detect missing BFD packets.
     fn take_bfd_back(&mut self, handed: HandedBfd) -> Option<String> {
         let ended = self.has_ended();
         let _ = self.child.kill(); // An error means that the process has already exited.
