@@ -245,6 +245,7 @@ fn outcome(answer: &Answer<'_>) -> String {
                     "kv_source_port: the source port is below 1024 or is 11211, so it is not the port of a client"
                 }
                 "from_vip" => "from_vip: the source is a VIP, and two VIPs could reply to each other forever",
+                "martian" => "martian: the source is not the address of a host, or is link-local",
                 _ => of_icmp(verdict).unwrap_or("no_backend: all backends of the pool have weight 0"),
             };
             format!("  dropped  {words}\n")

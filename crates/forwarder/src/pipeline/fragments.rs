@@ -118,6 +118,9 @@ impl Core {
         if let Some(reason) = unwelcome(snapshot, &flow.destination).or_else(|| suspicious(&parsed)) {
             return Some(Verdict::Drop(reason));
         }
+        if flow.is_unroutable() {
+            return Some(Verdict::Drop(DropReason::Martian));
+        }
         // If IPv6 extension headers follow, the transport protocol is known only from the first
         // fragment, so the later fragments could not be assigned to a service.
         let is_bare = parsed.share(packet.frame()) == parsed.l4;

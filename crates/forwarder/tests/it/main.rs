@@ -16,6 +16,7 @@ mod groups;
 mod guards;
 mod icmp;
 mod keyed;
+mod martians;
 mod originate;
 mod partial;
 mod paths;
