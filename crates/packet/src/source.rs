@@ -14,20 +14,10 @@ use crate::Family;
 /// At most 7 instructions for IPv4, and no memory access.
 #[inline(always)]
 #[must_use]
-pub const fn is_martian(family: Family, [first, second]: [u64; 2]) -> bool {
-    let [leading, ..] = first.to_le_bytes();
-    let [.., byte, _, _, _] = second.to_le_bytes();
+pub const fn is_martian(family: Family, source: [u64; 2]) -> bool {
     match family {
-        // The range also covers the limited broadcast address.
-        //= RFC 1812 §5.3.7
-        //# A router SHOULD NOT forward any packet that has an invalid IP source address or a
-        //# source address on network 0.
-        Family::V4 => matches!(byte, 0 | 127 | 224..),
-        Family::V6 if first == 0 => {
-            let second = second.swap_bytes();
-            second <= 1 || second >> 32 == 0xffff
-        }
-        Family::V6 => leading == 0xff,
+        Family::V4 => is_martian_v4(source),
+        Family::V6 => is_martian_v6(source),
     }
 }
 
@@ -45,7 +35,27 @@ pub const fn is_unroutable(family: Family, source: [u64; 2]) -> bool {
     //= RFC 4291 §2.5.6
     //# Routers must not forward any packets with Link-Local source or destination addresses to
     //# other links.
-    is_martian(family, source) || is_link_local(source)
+    match family {
+        Family::V4 => is_martian_v4(source),
+        Family::V6 => is_martian_v6(source) || is_link_local(source),
+    }
+}
+
+#[inline(always)]
+const fn is_martian_v4([_, second]: [u64; 2]) -> bool {
+    let [_, _, _, _, byte, _, _, _] = second.to_le_bytes();
+    //= RFC 1812 §5.3.7
+    //# A router SHOULD NOT forward any packet that has an invalid IP source address or a
+    //# source address on network 0.
+    // One comparison covers network 0 and the networks from 224, which include the limited
+    // broadcast address.
+    byte.wrapping_sub(1) >= 223 || byte == 127
+}
+
+#[inline(always)]
+const fn is_martian_v6([first, second]: [u64; 2]) -> bool {
+    let second = second.swap_bytes();
+    first & 0xff == 0xff || first == 0 && (second <= 1 || second >> 32 == 0xffff)
 }
 
 /// Returns `true` for an address in fe80::/10. Always returns `false` for an IPv4-mapped address.
