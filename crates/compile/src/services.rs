@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use config::{Config, Ports};
-use forwarder::{Binding, HashPolicy, Keyed, Service, ServiceId, VipAddress};
+use config::{Config, Ports, Unserved, Vip};
+use forwarder::{Binding, HashPolicy, Keyed, Rejects, Service, ServiceId, VipAddress};
 use packet::Family;
 
 use crate::guards::Guards;
@@ -71,6 +71,7 @@ impl OfServices<'_> {
                         remotes: remotes.clone(),
                         keyed: self.keyed(service, &view, rings)?,
                         fragments: vip.fragments,
+                        rejects: rejects(vip),
                     });
                     all.configured.push(view);
                 }
@@ -91,6 +92,13 @@ impl OfServices<'_> {
         }
         let Self { views, index, tables, runtime_state, .. } = *self;
         self.key_rules.of(&Inputs { views, index, tables, runtime_state }, view, rings)
+    }
+}
+
+fn rejects(vip: &Vip) -> Rejects {
+    Rejects {
+        no_backend: vip.on_no_backend == Unserved::Reject,
+        unserved_port: vip.on_unserved_port == Unserved::Reject,
     }
 }
 

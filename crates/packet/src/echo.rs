@@ -79,7 +79,7 @@ fn turn_icmp(icmp: &mut [u8], request: u8, reply: u8) -> bool {
 }
 
 /// Swaps the first two groups of `N` bytes.
-fn swap_halves<const N: usize>(bytes: &mut [u8]) -> bool {
+pub(crate) fn swap_halves<const N: usize>(bytes: &mut [u8]) -> bool {
     let Some((first, rest)) = bytes.split_first_chunk_mut::<N>() else { return false };
     let Some(second) = rest.first_chunk_mut::<N>() else { return false };
     core::mem::swap(first, second);

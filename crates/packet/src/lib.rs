@@ -59,6 +59,7 @@ mod source;
 mod source_prefix;
 mod tagging;
 mod tags;
+mod tcp_reset;
 mod template;
 #[cfg(test)]
 mod test_frames;
@@ -93,6 +94,7 @@ pub use crate::readdress::readdress_udp;
 pub use crate::source::{is_link_local, is_martian, is_unroutable};
 pub use crate::tagging::{Tagging, Translation};
 pub use crate::tags::{Tag, Tags};
+pub use crate::tcp_reset::write_tcp_reset;
 pub use crate::template::{Inner, Template, WriteError};
 pub use crate::ttl::decrement_ttl;
 pub use crate::tunnel::{Tunnelled, decapsulate};

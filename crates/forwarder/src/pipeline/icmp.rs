@@ -88,6 +88,15 @@ impl Core {
             && self.meters.too_big_errors.admit(rates.replies, batch.now)
     }
 
+    /// Returns `true` if the rate limits allow another reset or ICMP error about a rejected packet to
+    /// `source`. These replies have a separate meter, so a port scan does not disturb other replies.
+    pub(super) fn may_reject(&mut self, batch: &Batch<'_>, source: &[u8; 16]) -> bool {
+        let key = batch.snapshot.hasher.source(source).rotate_left(48);
+        let rates = self.config.icmp;
+        self.limits.admit_source(key, rates.replies_per_source, batch.now)
+            && self.meters.rejections.admit(rates.replies, batch.now)
+    }
+
     /// Returns `true` if the rate limits allow another ICMP error from `source` to be forwarded or
     /// processed.
     fn may_take_error(&mut self, batch: &Batch<'_>, source: &[u8; 16]) -> bool {

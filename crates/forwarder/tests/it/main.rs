@@ -25,6 +25,7 @@ mod proxied;
 mod publish;
 mod random;
 mod refusal;
+mod reject;
 mod remote;
 mod replicas;
 mod requests;

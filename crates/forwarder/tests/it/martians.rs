@@ -152,7 +152,7 @@ fn quote(host: &str, vip: &str, port: u16) -> Vec<u8> {
     crate::icmp::answer_to(&tcp(host, port, vip, 80, "A"), 200)
 }
 
-fn echo(host: &str, vip: &str) -> Vec<u8> {
+pub(crate) fn echo(host: &str, vip: &str) -> Vec<u8> {
     let (link, mut bytes) = (etherparse::PacketBuilder::ethernet2(ROUTER, OURS), Vec::new());
     match (ip(host), ip(vip)) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
