@@ -161,9 +161,8 @@ fn port_ranges(service: &config::Service) -> Vec<RangeInclusive<u16>> {
 #[must_use]
 pub fn service_name(vip: &config::Vip, service: &config::Service) -> String {
     let protocol = match service.protocol {
-        config::Protocol::Tcp => "tcp".to_owned(),
-        config::Protocol::Udp => "udp".to_owned(),
         config::Protocol::Number(number) => number.to_string(),
+        named => named.to_string(),
     };
     let ports = match &service.ports {
         Ports::Any => "any".to_owned(),

@@ -21,6 +21,7 @@ mod originate;
 mod partial;
 mod paths;
 mod pieces;
+mod ports;
 mod proxied;
 mod publish;
 mod random;
