@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use forwarder::{
     Binding, Forwarding, FragmentConfig, Generation, HashKey, HashPolicy, IcmpRates, Live, NextHop,
-    NextHopMode, Parts, Pipeline, PipelineConfig, PoolTable, RequestServer, Service, ServiceId, Slot, SlotId,
-    SlotState, Snapshot, ThreadCounters, ThreadId, Timeouts, TooBig,
+    NextHopMode, Parts, Pipeline, PipelineConfig, PoolTable, Rejects, RequestServer, Service, ServiceId,
+    Slot, SlotId, SlotState, Snapshot, ThreadCounters, ThreadId, Timeouts, TooBig,
 };
 use maglev_hash::{Backend, Options, Seed};
 use packet::{Encapsulation, Family, Mac, Outer, Template};
@@ -63,6 +63,7 @@ fn parts() -> Parts {
         remotes: None,
         keyed: None,
         fragments: true,
+        rejects: Rejects::default(),
     };
     Parts {
         generation: Generation(1),

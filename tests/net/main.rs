@@ -41,6 +41,7 @@ mod probe;
 mod queues;
 mod quick_start;
 mod refusals;
+mod reject;
 mod reload;
 mod remote;
 mod rollback;

@@ -402,10 +402,14 @@ pub(super) async fn where_to(
     let protocol = match protocol.as_str() {
         "tcp" => 6,
         "udp" => 17,
+        "sctp" => 132,
+        "udp-lite" => 136,
         "icmp" if destination.is_ipv4() => 1,
         "icmp" => 58,
         number => number.parse().map_err(|_| {
-            bad_request(format!("unknown protocol {number:?}, use tcp, udp, icmp or a number from 0 to 255"))
+            bad_request(format!(
+                "unknown protocol {number:?}, use tcp, udp, sctp, udp-lite, icmp or a number from 0 to 255"
+            ))
         })?,
     };
     if source.is_ipv4() != destination.is_ipv4() {

@@ -285,7 +285,7 @@ fn flow_path() -> Operation {
         "One row for each packet thread.",
         get(handlers::where_to),
     );
-    let protocol = "The protocol: tcp, udp, icmp or a number from 0 to 255. The ports are ignored for icmp.";
+    let protocol = "The protocol: tcp, udp, sctp, udp-lite, icmp or a number from 0 to 255. The ports are ignored for icmp.";
     where_to
         .required("query", "source", "The address and port of the client.")
         .required("query", "destination", "The address and port of the VIP.")

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use packet::{Addresses, FastHeaders, Parsed};
+use packet::{Addresses, Family, FastHeaders, Parsed};
 use siphasher::sip::SipHasher13;
 use siphasher::sip128::SipHasher24;
 
@@ -80,6 +80,23 @@ impl Flow {
     #[inline]
     pub fn is_v4(&self) -> bool {
         is_v4(&self.destination)
+    }
+
+    /// Returns `true` if the source is martian ([`packet::is_martian`]).
+    #[must_use]
+    pub fn is_martian(&self) -> bool {
+        packet::is_martian(self.family(), halves(&self.source))
+    }
+
+    /// Returns `true` if the source is martian or an IPv6 link-local address
+    /// ([`packet::is_unroutable`]). Such a packet cannot be part of a flow.
+    #[must_use]
+    pub fn is_unroutable(&self) -> bool {
+        packet::is_unroutable(self.family(), halves(&self.source))
+    }
+
+    fn family(&self) -> Family {
+        if self.is_v4() { Family::V4 } else { Family::V6 }
     }
 
     /// Returns the source and destination addresses.

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use config::{Config, OnDrain, Ports};
-use forwarder::{Binding, HashPolicy, Keyed, Service, ServiceId, VipAddress};
+use config::{Config, OnDrain, Ports, Unserved, Vip};
+use forwarder::{Binding, HashPolicy, Keyed, Rejects, Service, ServiceId, VipAddress};
 use packet::Family;
 
 use crate::guards::Guards;
@@ -73,6 +73,7 @@ impl OfServices<'_> {
                         remotes: remotes.clone(),
                         keyed: self.keyed(service, &view, rings)?,
                         fragments: vip.fragments,
+                        rejects: rejects(vip),
                     });
                     all.configured.push(view);
                     all.moves_flows.push(service.on_drain == OnDrain::Move);
@@ -94,6 +95,13 @@ impl OfServices<'_> {
         }
         let Self { views, index, tables, runtime_state, .. } = *self;
         self.key_rules.of(&Inputs { views, index, tables, runtime_state }, view, rings)
+    }
+}
+
+fn rejects(vip: &Vip) -> Rejects {
+    Rejects {
+        no_backend: vip.on_no_backend == Unserved::Reject,
+        unserved_port: vip.on_unserved_port == Unserved::Reject,
     }
 }
 
@@ -156,9 +164,8 @@ fn port_ranges(service: &config::Service) -> Vec<RangeInclusive<u16>> {
 #[must_use]
 pub fn service_name(vip: &config::Vip, service: &config::Service) -> String {
     let protocol = match service.protocol {
-        config::Protocol::Tcp => "tcp".to_owned(),
-        config::Protocol::Udp => "udp".to_owned(),
         config::Protocol::Number(number) => number.to_string(),
+        named => named.to_string(),
     };
     let ports = match &service.ports {
         Ports::Any => "any".to_owned(),

@@ -18,7 +18,7 @@ use forwarder::Suffix;
 use super::pool::{BackendDraft, Pool, PoolDraft};
 use super::ports::{Ports, show};
 use super::sections::{Sections, each_once, in_order, is_flawed};
-use super::vip::{ServiceDraft, VipDraft};
+use super::vip::{ServiceDraft, UNSERVED, VipDraft};
 
 impl Sections<'_> {
     /// Runs every check.
@@ -36,7 +36,10 @@ impl Sections<'_> {
         super::proxied::check(self, flattened);
         super::replicas::check(self, flattened);
         super::strict::check(self);
-        self.fragments();
+        // A later fragment has no ports.
+        self.of_addresses("fragments", |vip| vip.fragments, |value| value.to_string());
+        let word = |value| UNSERVED.iter().find(|(_, known)| *known == value).map_or("", |(word, _)| word);
+        self.of_addresses("on_unserved_port", |vip| vip.on_unserved_port, |value| quote(word(value)));
         self.outer_families();
         self.references();
         self.fallbacks(flattened);
@@ -152,20 +155,25 @@ impl Sections<'_> {
         }
     }
 
-    /// Reports VIPs that share an address but have different `fragments` settings. A fragment has
-    /// no ports, so it may belong to any of these VIPs.
-    fn fragments(&self) {
+    /// Reports VIPs that share an address but have different values of a key that applies to the
+    /// address. A packet without a service belongs to any of these VIPs.
+    fn of_addresses<T: PartialEq>(
+        &self,
+        key: &str,
+        of: impl Fn(&VipDraft) -> T,
+        shown: impl Fn(T) -> String,
+    ) {
         let mut first: BTreeMap<Address<'_>, &VipDraft> = BTreeMap::new();
         for vip in in_order(self.vips.iter(), |vip| &vip.place) {
             for address in addresses(vip) {
                 let other = *first.entry(address).or_insert(vip);
-                if other.fragments != vip.fragments {
+                if of(other) != of(vip) {
                     let message = format!(
-                        "VIPs \"{}\" and \"{}\" share {address}, but differ in \"fragments\"",
+                        "VIPs \"{}\" and \"{}\" share {address}, but differ in \"{key}\"",
                         other.name, vip.name
                     );
                     let elsewhere = self.report.name(&other.place, &vip.place);
-                    let help = format!("set fragments = {} as in {elsewhere}", other.fragments);
+                    let help = format!("set {key} = {} as in {elsewhere}", shown(of(other)));
                     self.report.error(&vip.place, (message, help));
                     break;
                 }

@@ -111,7 +111,7 @@ pub use self::secret::{HashKey, SecretError, SecretName, read_secret};
 pub use self::source::Source;
 pub use self::trace::Trace;
 pub use self::upstream_tunnels::UpstreamTunnels;
-pub use self::vip::{OnDrain, Service, Vip};
+pub use self::vip::{OnDrain, Service, Unserved, Vip};
 pub use self::vlan::{Vlan, VlanRule};
 pub use config_text::{Problem, Problems, Severity, format_duration, natural, parse_duration, words};
 pub use forwarder::{Prefix, Suffix};

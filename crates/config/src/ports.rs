@@ -17,6 +17,10 @@ pub enum Protocol {
     Tcp,
     /// UDP, which has protocol number 17.
     Udp,
+    /// SCTP, number 132.
+    Sctp,
+    /// UDP-Lite, number 136.
+    UdpLite,
     /// Any other protocol. Packets are matched by address and protocol number only.
     Number(u8),
 }
@@ -27,13 +31,15 @@ impl Protocol {
         match self {
             Self::Tcp => 6,
             Self::Udp => 17,
+            Self::Sctp => 132,
+            Self::UdpLite => 136,
             Self::Number(number) => number,
         }
     }
 
     /// Returns `true` if packets of the protocol have ports.
     pub fn has_ports(self) -> bool {
-        matches!(self, Self::Tcp | Self::Udp)
+        !matches!(self, Self::Number(_))
     }
 
     pub(super) fn read(node: &Node<'_>) -> Option<Self> {
@@ -58,6 +64,8 @@ impl Protocol {
         Some(match number {
             6 => Self::Tcp,
             17 => Self::Udp,
+            132 => Self::Sctp,
+            136 => Self::UdpLite,
             other => Self::Number(other),
         })
     }
@@ -68,6 +76,8 @@ impl fmt::Display for Protocol {
         match self {
             Self::Tcp => f.write_str("tcp"),
             Self::Udp => f.write_str("udp"),
+            Self::Sctp => f.write_str("sctp"),
+            Self::UdpLite => f.write_str("udp-lite"),
             Self::Number(number) => write!(f, "protocol {number}"),
         }
     }
@@ -99,7 +109,7 @@ impl Ports {
         }
     }
 
-    /// Reads the ports of a TCP or UDP service.
+    /// Reads the ports of a service whose protocol has ports.
     pub(super) fn read(node: &Node<'_>) -> Option<Self> {
         if node.as_str() == Some("any") {
             return Some(Self::Any);
@@ -198,12 +208,12 @@ fn number(text: &str) -> Option<u16> {
 const NAMES: &[(&str, u8)] = &[
     ("tcp", 6),
     ("udp", 17),
+    ("sctp", 132),
+    ("udp-lite", 136),
     ("ipip", 4),
     ("ipv6", 41),
     ("gre", 47),
     ("esp", 50),
-    ("sctp", 132),
-    ("udplite", 136),
 ];
 const ICMP: &[(&str, u8)] = &[("icmp", 1), ("icmpv6", 58)];
 /// Protocol numbers that a service cannot have, because they are extension headers: hop-by-hop

@@ -399,7 +399,9 @@ fn values_that_are_not_defaults_arrive() {
          [vip.v]\naddresses = [\"203.0.113.1\"]\nservices = [\
          { protocol = \"tcp\", ports = \"any\", pool = \"a\" },\
          { protocol = 6, ports = [\"90-99\", 80, \"1-1\"], pool = \"b\", hash = \"source\" },\
-         { protocol = \"gre\", pool = \"a\" }, { protocol = 132, ports = \"any\", pool = \"a\" }]\n\
+         { protocol = \"gre\", pool = \"a\" }, { protocol = 50, ports = \"any\", pool = \"a\" },\
+         { protocol = 132, ports = [3868], pool = \"a\" }, { protocol = \"sctp\", ports = \"any\", pool = \"b\" },\
+         { protocol = \"udp-lite\", ports = [3868], pool = \"a\", hash = \"addresses\" }]\n\
          [log]\nlevel = \"trace\"\nformat = \"json\"",
     );
     let (config, warnings) = parsed(&text).unwrap();
@@ -416,13 +418,17 @@ fn values_that_are_not_defaults_arrive() {
     let services: Vec<_> =
         config.vips()[0].services.iter().map(|s| (s.protocol, s.ports.clone(), s.hash)).collect();
     let listed = Ports::Listed(vec![1..=1, 80..=80, 90..=99]);
+    let diameter = Ports::Listed(vec![3868..=3868]);
     assert_eq!(
         services,
         [
             (Protocol::Tcp, Ports::Any, HashPolicy::FiveTuple),
             (Protocol::Tcp, listed, HashPolicy::Source),
             (Protocol::Number(47), Ports::Any, HashPolicy::FiveTuple),
-            (Protocol::Number(132), Ports::Any, HashPolicy::FiveTuple),
+            (Protocol::Number(50), Ports::Any, HashPolicy::FiveTuple),
+            (Protocol::Sctp, diameter.clone(), HashPolicy::FiveTuple),
+            (Protocol::Sctp, Ports::Any, HashPolicy::FiveTuple),
+            (Protocol::UdpLite, diameter, HashPolicy::Addresses),
         ]
     );
     assert_eq!((config.log().level, config.log().format), (LogLevel::Trace, LogFormat::Json));

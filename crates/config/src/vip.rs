@@ -51,8 +51,29 @@ pub struct Vip {
     pub remote_pools: Vec<RemotePool>,
     /// `true` if the VIP accepts fragments. Default: `true`.
     pub fragments: bool,
+    /// The action for packets to a service without a serving backend. Default: [`Unserved::Drop`].
+    #[serde(serialize_with = "canonical_unserved")]
+    pub on_no_backend: Unserved,
+    /// The action for packets to a protocol or port without a service. Default:
+    /// [`Unserved::Drop`].
+    #[serde(serialize_with = "canonical_unserved")]
+    pub on_unserved_port: Unserved,
     /// The settings of the BGP announcement. Default: not announced.
     pub announce: Option<Announce>,
+}
+
+/// The action for packets to a VIP that no backend receives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unserved {
+    /// Drop the packet without a reply.
+    #[default]
+    Drop,
+    /// Reply with a TCP reset or an ICMP error.
+    Reject,
+}
+
+fn canonical_unserved<S: Serializer>(value: &Unserved, to: S) -> Result<S::Ok, S::Error> {
+    canonical::word(&UNSERVED, value, to)
 }
 
 impl Vip {
@@ -176,6 +197,8 @@ pub(super) struct VipDraft {
     /// The names of the checks for the VIP in other clusters.
     pub(super) remote_checks: Vec<At<Arc<str>>>,
     pub(super) fragments: bool,
+    on_no_backend: Unserved,
+    pub(super) on_unserved_port: Unserved,
     pub(super) announce: Option<AnnounceDraft>,
     /// `true` if the key `announce` is present, even if its value is wrong.
     pub(super) is_announced: bool,
@@ -249,6 +272,8 @@ impl VipDraft {
             guard: self.guard.clone(),
             remote_pools,
             fragments: self.fragments,
+            on_no_backend: self.on_no_backend,
+            on_unserved_port: self.on_unserved_port,
             announce: self.announce.as_ref().map(|draft| draft.announce.clone()),
         })
     }
@@ -274,6 +299,8 @@ impl VipDraft {
             remotes,
             remote_checks,
             fragments: section.or("fragments", true, |node| node.boolean()),
+            on_no_backend: section.or("on_no_backend", Unserved::Drop, |node| node.choice(&UNSERVED)),
+            on_unserved_port: section.or("on_unserved_port", Unserved::Drop, |node| node.choice(&UNSERVED)),
             is_announced: announce.is_some(),
             announce: announce.and_then(|node| AnnounceDraft::read(&node)),
             pools,
@@ -356,6 +383,8 @@ fn read_service(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Servic
     Some(ServiceDraft { place, ports: ports?, protocol: protocol?, pool: pool?, hash, by_flow, on_drain })
 }
 
+/// The words for [`Unserved`].
+pub(super) const UNSERVED: [(&str, Unserved); 2] = [("drop", Unserved::Drop), ("reject", Unserved::Reject)];
 const HASHES: [(&str, HashPolicy); 3] = [
     ("5-tuple", HashPolicy::FiveTuple),
     ("addresses", HashPolicy::Addresses),

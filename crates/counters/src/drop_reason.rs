@@ -12,7 +12,8 @@ macro_rules! drop_reasons {
     ($name:ident!) => {
         $name! {
             pipeline {
-                /// The packet is truncated, or its headers contradict each other.
+                /// The packet is truncated, its headers contradict each other, or a reply is needed
+                /// but a checksum of the packet is wrong.
                 Malformed = "malformed",
                 /// The packet is neither IPv4 nor IPv6. The XDP filter passes such frames to a
                 /// packet thread only if the filter is outdated.
@@ -20,6 +21,11 @@ macro_rules! drop_reasons {
                 /// No service is configured for the destination address, protocol and port of the
                 /// packet.
                 NoVip = "no_vip",
+                /// The source address of the packet is not the address of a host: a loopback,
+                /// multicast, unspecified, reserved or IPv4-mapped address, or an IPv6 link-local
+                /// address that is not on the same link. ICMP errors that quote a packet to such an
+                /// address are dropped, too.
+                Martian = "martian",
                 /// The VIP has an allow list that does not contain the source address of the
                 /// packet.
                 NotAllowed = "not_allowed",

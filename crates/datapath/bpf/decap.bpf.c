@@ -1,6 +1,7 @@
 // XDP program for backends. The program removes the outer header from packets that a load balancer
-// tunneled to this host, and passes the inner packet to the kernel. All other packets pass to the
-// kernel unchanged. The program never drops a packet.
+// tunneled to this host, and passes the inner packet to the kernel. The program merges the
+// congestion mark of the outer header into the inner packet, and drops the packet if the inner
+// packet does not support ECN (RFC 6040 §4.2). All other packets pass to the kernel unchanged.
 //
 // Every frame increments exactly one counter.
 
@@ -25,8 +26,12 @@ enum count {
 	MALFORMED,
 	REFUSED_DESTINATION,
 	PASSED,
+	CONGESTION,
 	COUNTS,
 };
+
+// Values of the ECN field, which is the lowest two bits of the TOS or traffic class.
+enum ecn { NOT_ECT, ECT_1, ECT_0, CE };
 
 struct prefix4 {
 	__u32 length;
@@ -101,6 +106,7 @@ struct outer {
 	struct address to;
 	struct address from; // source address; IPv4 addresses use only the first word
 	int is_v6;
+	__u8 ecn;
 	__u8 protocol; // protocol number of the header that follows the outer IP header
 	void *payload;
 	void *packet; // first byte of the inner packet
@@ -127,6 +133,7 @@ static __always_inline int read_outer4(struct iphdr *ip, void *end, struct outer
 	from_ipv4(&outer->to, ip->daddr);
 	outer->from.words[0] = ip->saddr;
 	outer->is_v6 = 0;
+	outer->ecn = ip->tos & 3;
 	outer->protocol = ip->protocol;
 	outer->payload = ip + 1;
 	outer->length = bpf_ntohs(ip->tot_len);
@@ -141,6 +148,7 @@ static __always_inline int read_outer6(struct ipv6hdr *ip6, void *end, struct ou
 		return 0;
 	__builtin_memcpy(&outer->from, &ip6->saddr, sizeof(outer->from));
 	outer->is_v6 = 1;
+	outer->ecn = ip6->flow_lbl[0] >> 4 & 3; // the byte starts with the low half of the traffic class
 	outer->protocol = ip6->nexthdr;
 	outer->payload = ip6 + 1;
 	outer->length = sizeof(*ip6) + bpf_ntohs(ip6->payload_len);
@@ -241,6 +249,53 @@ static __always_inline int is_to_vip(void *packet, void *end, __be16 protocol)
 	return bpf_map_lookup_elem(&vips6, &to6) != 0;
 }
 
+// Returns the ECN field of the inner packet after decapsulation, according to the table in RFC 6040
+// §4.2, figure 4. Returns -1 if the packet must be dropped.
+static __always_inline int merged_ecn(__u8 inner, __u8 outer)
+{
+	if (outer == CE)
+		return inner == NOT_ECT ? -1 : CE;
+	return inner == ECT_0 && outer == ECT_1 ? ECT_1 : inner;
+}
+
+// Merges the ECN field of the outer header into the inner packet, and updates the IPv4 checksum
+// (RFC 1624, equation 3). Returns 0 if the packet must be dropped. Before this call, `is_sound` must
+// have returned 1 for the packet.
+static __always_inline int merge_ecn(void *packet, void *end, __be16 protocol, __u8 outer)
+{
+	struct iphdr *ip = packet;
+	struct ipv6hdr *ip6 = packet;
+	int ecn;
+
+	if (protocol == bpf_htons(ETH_P_IP)) {
+		if ((void *)(ip + 1) > end)
+			return 0;
+		ecn = merged_ecn(ip->tos & 3, outer);
+		if (ecn < 0)
+			return 0;
+		if (ecn != (ip->tos & 3)) {
+			__u8 tos = (ip->tos & ~3) | ecn;
+			// The TOS is the second byte of its word. The other byte stays the same.
+			__u32 sum = (__u16)~ip->check;
+
+			sum += (__u16)~bpf_htons(ip->tos);
+			sum += bpf_htons(tos);
+			sum = (sum & 0xffff) + (sum >> 16);
+			sum = (sum & 0xffff) + (sum >> 16);
+			ip->check = ~sum;
+			ip->tos = tos;
+		}
+		return 1;
+	}
+	if ((void *)(ip6 + 1) > end)
+		return 0;
+	ecn = merged_ecn(ip6->flow_lbl[0] >> 4 & 3, outer);
+	if (ecn < 0)
+		return 0;
+	ip6->flow_lbl[0] = (ip6->flow_lbl[0] & ~0x30) | ecn << 4;
+	return 1;
+}
+
 // Moves the start of the frame forward by `strip` bytes. Then writes the Ethernet header and its
 // VLAN tags directly before the inner packet.
 static __always_inline int strip_outer(struct xdp_md *ctx, __u32 strip, __u32 tags, __be16 inner)
@@ -303,6 +358,8 @@ static __always_inline int decap_frame(struct xdp_md *ctx)
 		return counted(MALFORMED, XDP_PASS);
 	if (!is_to_vip(outer.packet, end, outer.inner))
 		return counted(REFUSED_DESTINATION, XDP_PASS);
+	if (!merge_ecn(outer.packet, end, outer.inner, outer.ecn))
+		return counted(CONGESTION, XDP_DROP);
 	if (!strip_outer(ctx, strip, net.tags, outer.inner))
 		return counted(MALFORMED, XDP_PASS);
 	return counted(outer.count + outer.is_v6, XDP_PASS);

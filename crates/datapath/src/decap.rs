@@ -4,10 +4,11 @@
 //!
 //! The program removes an outer header only if the outer destination is this host, the outer source
 //! is in a listed prefix, and the inner destination is a listed VIP. All other packets reach the
-//! kernel unchanged.
+//! kernel unchanged. The program merges congestion marks of the outer header into the inner packet,
+//! in the same way as `packet::merge_ecn`.
 //!
-//! See RFC 2784 (GRE), RFC 2003 (IPIP), RFC 2473 and RFC 4213 (tunnels with IPv6), and GUE variant
-//! 0.
+//! See RFC 6040 (ECN), RFC 2784 (GRE), RFC 2003 (IPIP), RFC 2473 and RFC 4213 (tunnels with IPv6),
+//! and GUE variant 0.
 
 use std::fmt;
 use std::io;
@@ -51,6 +52,9 @@ pub struct DecapCounts {
     /// Tunneled packets to this host whose inner destination is not a listed VIP. The program
     /// passed these packets to the kernel unchanged.
     pub refused_destination: u64,
+    /// Tunneled packets to this host whose outer header marks congestion, although the inner packet
+    /// does not support ECN. The program dropped these packets (RFC 6040 §4.2).
+    pub congestion: u64,
     /// All other frames. The program passed these packets to the kernel unchanged.
     pub passed: u64,
 }
@@ -155,6 +159,7 @@ impl Decap {
             malformed: count(Count::Malformed as u32)?,
             refused_destination: count(Count::RefusedDestination as u32)?,
             passed: count(Count::Passed as u32)?,
+            congestion: count(Count::Congestion as u32)?,
         })
     }
 }
@@ -231,6 +236,7 @@ enum Count {
     Malformed = 7,
     RefusedDestination = 8,
     Passed = 9,
+    Congestion = 10,
 }
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/decap.bpf.o"));

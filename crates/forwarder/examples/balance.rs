@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use forwarder::{
     Binding, Decision, Flow, Forwarding, Generation, HashKey, HashPolicy, NextHopMode, Parts, PoolTable,
-    Service, ServiceId, Slot, SlotId, SlotState, Snapshot, TooBig,
+    Rejects, Service, ServiceId, Slot, SlotId, SlotState, Snapshot, TooBig,
 };
 use maglev_hash::{Backend, BuildError, Options, Seed};
 use packet::protocol;
@@ -60,6 +60,7 @@ fn parts() -> Result<Parts, BuildError> {
         remotes: None,
         keyed: None,
         fragments: true,
+        rejects: Rejects::default(),
     };
     let address = IpAddr::from(VIP).into();
     Ok(Parts {

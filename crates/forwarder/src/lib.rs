@@ -76,7 +76,7 @@ pub use live::{Live, Reader};
 pub use notice::{Notice, NoticeSink, Notices, TraceEvent, notice_ring};
 pub use originate::address_frame;
 pub use packet_buf::{HandoffReason, InterfaceId, Origin, Packet, ThreadId};
-pub use parts::{Binding, NextHopMode, Parts, PrefixGroup, Service, VipAddress};
+pub use parts::{Binding, NextHopMode, Parts, PrefixGroup, Rejects, Service, VipAddress};
 pub use pipeline::{
     IcmpRates, Pipeline, PipelineConfig, PipelineError, SoftwareSteering, SteeringConfig, UpstreamRequests,
 };

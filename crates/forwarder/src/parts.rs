@@ -40,6 +40,21 @@ pub struct Service {
     pub keyed: Option<Arc<Keyed>>,
     /// `true` if the VIP accepts IP fragments. All services at one address have the same value.
     pub fragments: bool,
+    /// The packets to the VIP that are rejected. All services at one address have the same value of
+    /// [`Rejects::unserved_port`].
+    pub rejects: Rejects,
+}
+
+/// The packets to a VIP that are rejected with a reply to their sender, instead of being dropped
+/// silently.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rejects {
+    /// `true` if packets are rejected for which no backend is serving
+    /// ([`DropReason::NoBackend`](crate::DropReason::NoBackend)).
+    pub no_backend: bool,
+    /// `true` if packets are rejected whose protocol or port has no service
+    /// ([`DropReason::NoVip`](crate::DropReason::NoVip)).
+    pub unserved_port: bool,
 }
 
 /// A prefix group, which contains prefixes of several clusters that serve the same VIPs.

@@ -26,6 +26,7 @@ mod outer_error;
 mod partial;
 mod proxied;
 mod refusal;
+mod reject;
 mod remote;
 mod replicas;
 mod return_path;
@@ -119,6 +120,7 @@ struct Core {
 struct Meters {
     replies: Meter,
     too_big_errors: Meter,
+    rejections: Meter,
     errors: Meter,
 }
 
@@ -464,7 +466,7 @@ impl Core {
                 }
             };
             if let Verdict::Drop(reason) = *verdict {
-                self.counters.dropped(reason);
+                *verdict = self.drop_or_reject(batch, packet, reason);
             }
         }
     }

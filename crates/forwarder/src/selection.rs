@@ -27,12 +27,13 @@ pub struct Selection {
 pub enum Decision {
     /// No service matches the address, port and protocol.
     NoVip,
-    /// The source lists of the service refuse the source address, or the source address is a VIP.
+    /// The source lists of the service refuse the source address, or the source address is a VIP or
+    /// martian.
     Refused {
         /// The index of the service in [`Snapshot::services`].
         service: usize,
-        /// The drop reason: [`DropReason::NotAllowed`], [`DropReason::Denied`] or
-        /// [`DropReason::FromVip`].
+        /// The drop reason: [`DropReason::NotAllowed`], [`DropReason::Denied`],
+        /// [`DropReason::Martian`] or [`DropReason::FromVip`].
         reason: DropReason,
     },
     /// A service matches, but all its backends are down.
@@ -160,6 +161,9 @@ impl Snapshot {
         if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
             return Decision::Refused { service: index, reason };
         }
+        if flow.is_unroutable() {
+            return Decision::Refused { service: index, reason: DropReason::Martian };
+        }
         if self.vips.contains(&flow.source) {
             return Decision::Refused { service: index, reason: DropReason::FromVip };
         }
@@ -182,6 +186,7 @@ impl Snapshot {
         };
         match service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
             Some(reason) => Decision::Refused { service: index, reason },
+            None if flow.is_martian() => Decision::Refused { service: index, reason: DropReason::Martian },
             None => Decision::Icmp { echo },
         }
     }

@@ -17,7 +17,7 @@ use packet::{Family, LinkHeader, Prepared, Template};
 
 use crate::filter::{Filter, MAX_ENCAP_OVERHEAD, filter};
 use crate::keyed::{KeyPath, Keyed};
-use crate::parts::{Binding, NextHopMode, Parts, Service, VipAddress};
+use crate::parts::{Binding, NextHopMode, Parts, Rejects, Service, VipAddress};
 use crate::slot::{Forwarding, Generation, NextHop, PoolTable, Slot, SlotId, SlotState, THIS_MACHINE};
 use crate::{FlowHasher, GuardId, InterfaceId, Prefix, Spread, Tagging, Trace, TunnelSource};
 
@@ -47,6 +47,8 @@ pub struct Snapshot {
     pub(crate) opens: bool,
     /// `true` if this machine sends upstream requests to backends.
     has_upstream_requests: bool,
+    /// `true` if at least one service rejects packets.
+    pub(crate) has_rejects: bool,
     /// The addresses of backends that reply from their own address, in ascending order.
     proxied: Arc<[[u8; 16]]>,
     peers: Option<Arc<PoolTable>>,
@@ -66,6 +68,7 @@ impl Snapshot {
         let vips = vip_table(&parts)?;
         let (filter, has_upstream_requests) = (filter(&parts), has_upstream_requests(&parts.services));
         let proxied = proxied(&parts.services, &parts.slots);
+        let has_rejects = has_rejects(&parts.services);
         Ok(Self {
             generation: parts.generation,
             hasher: FlowHasher::new(&parts.hash_key),
@@ -81,6 +84,7 @@ impl Snapshot {
             opens: !parts.tunnels.is_empty(),
             tunnels: parts.tunnels.into(),
             has_upstream_requests,
+            has_rejects,
             proxied,
             peers: parts.peers,
             filter: Arc::new(filter),
@@ -310,7 +314,8 @@ impl Snapshot {
         check_pools(&services, self.slots.len(), known)?;
         let has_upstream_requests = has_upstream_requests(&services);
         let proxied = proxied(&services, &self.slots);
-        Ok(Self { has_upstream_requests, proxied, services: services.into(), ..self.clone() })
+        let has_rejects = has_rejects(&services);
+        Ok(Self { has_upstream_requests, has_rejects, proxied, services: services.into(), ..self.clone() })
     }
 }
 
@@ -399,6 +404,10 @@ fn has_upstream_requests(services: &[Service]) -> bool {
         rules.gather.is_some() || rules.cache.is_some() || rules.path != KeyPath::Direct
     };
     services.iter().any(|service| service.keyed.as_ref().is_some_and(asks))
+}
+
+fn has_rejects(services: &[Service]) -> bool {
+    services.iter().any(|service| service.rejects != Rejects::default())
 }
 
 /// Returns the addresses of all backends of proxied pools, in ascending order.

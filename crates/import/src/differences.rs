@@ -5,7 +5,7 @@
 
 use config_text::words::quote;
 
-use crate::rules::{Checksum, Destination, Method, Protocol, Server, Service};
+use crate::rules::{Checksum, Destination, Method, Server, Service};
 
 /// Returns the differences between a service with these servers and its configuration.
 pub(crate) fn of_service(service: &Service, servers: &[&Server]) -> Vec<String> {
@@ -31,14 +31,6 @@ pub(crate) fn of_service(service: &Service, servers: &[&Server]) -> Vec<String> 
     }));
     if service.is_one_packet {
         words.push("-o has no counterpart, so all packets of a flow go to one backend".to_owned());
-    }
-    if let Destination::Address(Protocol::Sctp, address) = service.destination
-        && address.port() > 0
-    {
-        words.push(format!(
-            "port {} is ignored, because an SCTP service covers all ports of its address",
-            address.port()
-        ));
     }
     words
 }

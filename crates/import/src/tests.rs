@@ -80,7 +80,7 @@ fn realistic_rules_give_a_configuration_with_tcp_checks() {
             "203.0.113.12 tcp 8080 FiveTuple: 198.18.3.1*1 Ipip".to_owned(),
             "203.0.113.13 udp 5060 Source: 198.18.4.1*1 Gre".to_owned(),
             "203.0.113.14 tcp any Source: 198.18.5.2*1 L2 else 203-0-113-14-tcp-any-2".to_owned(),
-            "203.0.113.15 protocol 132 any FiveTuple: 198.18.6.1*1 L2".to_owned(),
+            "203.0.113.15 sctp 3868 FiveTuple: 198.18.6.1*1 L2".to_owned(),
         ]
     );
     let left_out: Vec<usize> =

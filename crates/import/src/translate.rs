@@ -122,7 +122,7 @@ pub(crate) fn translate(services: Vec<Service>) -> Translation {
 
 impl Translation {
     fn add(&mut self, service: &Service) {
-        let Destination::Address(protocol, address) = service.destination else {
+        let Destination::Address(_, address) = service.destination else {
             let destination = service.destination;
             return self.leave_out(
                 service,
@@ -136,11 +136,6 @@ impl Translation {
                 .leave_out(service, format!("{} does not have a unicast address", service.destination));
         }
         let at = self.addresses.get(&address.ip()).copied().flatten();
-        let of_sctp = |vip: &Vip| vip.services.iter().any(|entry| entry.protocol == Protocol::Sctp);
-        if protocol == Protocol::Sctp && at.and_then(|at| self.vips.get(at)).is_some_and(of_sctp) {
-            let words = "an earlier SCTP service of this address already covers all ports";
-            return self.leave_out(service, format!("{}: {words}", service.destination));
-        }
         let mut notes = Vec::new();
         let servers = self.kept(service, &mut notes);
         if servers.is_empty() {
@@ -168,7 +163,7 @@ impl Translation {
     /// Translates the service. Returns `None` for a firewall mark.
     fn entry(&mut self, service: &Service, servers: &[&Server], notes: Vec<Note>) -> Option<Entry> {
         let Destination::Address(protocol, address) = service.destination else { return None };
-        let port = if protocol == Protocol::Sctp { 0 } else { address.port() };
+        let port = address.port();
         let end = if port == 0 { "any".to_owned() } else { port.to_string() };
         let name = format!("{}-{}-{end}", key_of(address.ip()), protocol.word());
         let pool = self.pool_of(tiers(service, servers), name);

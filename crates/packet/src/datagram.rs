@@ -9,6 +9,7 @@
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::checksum::{Sum, checksum};
+use crate::icmp_error::ip_checksum_ok;
 use crate::{Family, Parsed, protocol};
 
 /// Returns the length of the IP header and the UDP header together, in bytes.
@@ -128,14 +129,18 @@ fn refit(ip: &mut [u8], at: usize) -> Option<()> {
     write_checksum(udp, pseudo.add_word(protocol::UDP.into()).add_word(len))
 }
 
-/// Returns `true` if the UDP checksum of a received packet is acceptable. The packet must not be a
-/// fragment, and `parsed` must be the result of [`crate::parse`] for `frame`.
+/// Returns `true` if the UDP checksum and the IPv4 header checksum of a received packet are
+/// acceptable. The packet must not be a fragment, and `parsed` must be the result of
+/// [`crate::parse`] for `frame`.
 ///
-/// A checksum is acceptable if it is correct, or if it is 0 in an IPv4 packet. A partial checksum,
+/// A UDP checksum is acceptable if it is correct, or if it is 0 in an IPv4 packet. A partial checksum,
 /// which covers only the pseudo-header, is also acceptable, but then the payload is not verified.
 /// Linux writes a partial checksum when it expects the NIC to complete it (`CHECKSUM_PARTIAL`).
 #[must_use]
 pub fn udp_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
+    if !ip_checksum_ok(frame, parsed) {
+        return false;
+    }
     let Some(udp) = frame.get(usize::from(parsed.l4)..usize::from(parsed.end)) else { return false };
     let Some(&[_, _, _, _, _, _, hi, lo]) = udp.first_chunk::<UDP_HEADER>() else { return false };
     let field = u16::from_be_bytes([hi, lo]);
@@ -232,6 +237,13 @@ mod tests {
             prop_assert_eq!(&frame, &wanted);
             let parsed = parse(&frame).unwrap();
             prop_assert!(udp_checksum_ok(&frame, &parsed));
+            if source.is_ipv4() {
+                // The TTL and the header checksum are not part of the UDP checksum.
+                let at = 14 + [8, 10, 11][place.index(3)];
+                frame[at] ^= 1 << bit;
+                prop_assert!(!udp_checksum_ok(&frame, &parsed));
+                frame[at] ^= 1 << bit;
+            }
             if !payload.is_empty() {
                 let at = frame.len() - payload.len() + place.index(payload.len());
                 frame[at] ^= 1 << bit;

@@ -1,7 +1,8 @@
 //! Turns an ICMP echo request into its reply in place.
 
-use crate::icmp_error::is_one_host;
-use crate::{Family, Fragment, Parsed, checksum, protocol};
+use crate::icmp_error::ip_checksum_ok;
+use crate::source::words;
+use crate::{Family, Fragment, Parsed, checksum, is_martian, protocol};
 
 /// Turns the ICMP echo request in `frame` into its reply. Swaps the MAC and IP addresses, changes
 /// the ICMP type, sets the TTL or hop limit to 64, and updates the checksums incrementally.
@@ -9,8 +10,8 @@ use crate::{Family, Fragment, Parsed, checksum, protocol};
 ///
 /// Returns `false` and leaves `frame` unchanged if the packet is not an echo request, is a
 /// fragment, or has IPv4 options or extension headers. Also returns `false` if a MAC address is a
-/// group address (RFC 1122 §3.2.2.6), or if the source IP address does not identify a single host
-/// (RFC 1122 §3.2.1.3).
+/// group address (RFC 1122 §3.2.2.6), if the source IP address is martian ([`is_martian`]), or if
+/// the IPv4 header checksum is wrong (RFC 1122 §3.2.1.2).
 #[must_use]
 pub fn echo_reply(frame: &mut [u8], parsed: &Parsed) -> bool {
     let l3 = usize::from(parsed.l3);
@@ -21,7 +22,7 @@ pub fn echo_reply(frame: &mut [u8], parsed: &Parsed) -> bool {
     if usize::from(parsed.l4) != l3 + usize::from(parsed.family.header_len()) {
         return false;
     }
-    if !is_one_host(parsed.family, parsed.addresses(frame).src) {
+    if is_martian(parsed.family, words(parsed.addresses(frame).src)) || !ip_checksum_ok(frame, parsed) {
         return false;
     }
     let Some((link, ip)) = frame.split_at_mut_checked(l3) else { return false };
@@ -78,7 +79,7 @@ fn turn_icmp(icmp: &mut [u8], request: u8, reply: u8) -> bool {
 }
 
 /// Swaps the first two groups of `N` bytes.
-fn swap_halves<const N: usize>(bytes: &mut [u8]) -> bool {
+pub(crate) fn swap_halves<const N: usize>(bytes: &mut [u8]) -> bool {
     let Some((first, rest)) = bytes.split_first_chunk_mut::<N>() else { return false };
     let Some(second) = rest.first_chunk_mut::<N>() else { return false };
     core::mem::swap(first, second);

@@ -10,7 +10,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::ops::Range;
 
 use crate::checksum::{self, Sum};
-use crate::{Addresses, Family, Fragment, IcmpErrorKind, Ipv4, Mac, Parsed, protocol};
+use crate::source::words;
+use crate::{Addresses, Family, Fragment, IcmpErrorKind, Ipv4, Mac, Parsed, is_martian, protocol};
 
 /// The kind and the source address of the ICMP error to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +79,8 @@ pub fn write_icmp_error(
 ///
 /// The result is `false` for ICMP errors, redirects, unknown ICMP types, fragments other than the
 /// first fragment, and IPv4 packets with a wrong header checksum. The result is also `false` if an
-/// IP or MAC address is multicast or broadcast, or if the source address does not identify a single
-/// host.
+/// IP or MAC address is multicast or broadcast, or if the source address is martian
+/// ([`crate::is_martian`]).
 ///
 /// # References
 /// RFC 1122 §3.2.2, RFC 1812 §4.3.2.7, RFC 4443 §2.4 (e).
@@ -102,28 +103,13 @@ pub fn may_answer(frame: &[u8], parsed: &Parsed) -> bool {
         Family::V4 => dst[12] >= 224,
         Family::V6 => Ipv6Addr::from(dst).is_multicast(),
     };
-    !to_many && is_one_host(parsed.family, src) && ip_checksum_ok(frame, parsed)
-}
-
-/// Returns `true` if `source` identifies a single host. Unspecified, loopback, multicast and
-/// broadcast addresses do not identify a single host.
-///
-/// # References
-/// RFC 1122 §3.2.1.3 and §3.2.2, RFC 4443 §2.4 (e.6).
-pub(crate) fn is_one_host(family: Family, source: [u8; 16]) -> bool {
-    match family {
-        // The range also covers class E, which contains the limited broadcast address.
-        Family::V4 => !matches!(source[12], 0 | 127 | 224..),
-        Family::V6 => {
-            let source = Ipv6Addr::from(source);
-            !(source.is_unspecified() || source.is_loopback() || source.is_multicast())
-        }
-    }
+    !to_many && !is_martian(parsed.family, words(src)) && ip_checksum_ok(frame, parsed)
 }
 
 /// Returns `true` if the IPv4 header checksum is correct. Always returns `true` for IPv6, which has
-/// no header checksum.
-fn ip_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
+/// no header checksum. `parsed` must be the result of [`crate::parse`] for `frame`.
+#[must_use]
+pub fn ip_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
     let header = frame.get(usize::from(parsed.l3)..);
     parsed.family == Family::V6 || header.is_some_and(|ip| Ipv4::parse(ip).is_ok_and(|ip| ip.checksum_ok()))
 }

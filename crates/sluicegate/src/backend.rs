@@ -109,6 +109,7 @@ fn say(arguments: &Arguments, counts: &DecapCounts) -> anyhow::Result<()> {
         ("refused_source", counts.refused_source),
         ("malformed", counts.malformed),
         ("refused_destination", counts.refused_destination),
+        ("congestion", counts.congestion),
         ("passed", counts.passed),
     ];
     if arguments.json {

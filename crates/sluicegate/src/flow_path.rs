@@ -24,8 +24,8 @@ pub(crate) struct Arguments {
     /// Address and port of the VIP
     #[arg(value_name = "DST:PORT", value_parser = socket)]
     destination: SocketAddr,
-    /// Protocol of the flow: tcp, udp, icmp (for both address families; ports are ignored) or a
-    /// number from 0 to 255
+    /// Protocol of the flow: tcp, udp, sctp, udp-lite, icmp (for both address families; ports are
+    /// ignored) or a number from 0 to 255
     #[arg(value_name = "PROTO", value_parser = protocol)]
     protocol: Wanted,
     /// Look up a request for this memcached key, for a service with a keyed pool; the source
@@ -75,11 +75,13 @@ fn protocol(text: &str) -> Result<Wanted, String> {
     match text {
         "tcp" => Ok(Wanted::Number(protocol::TCP)),
         "udp" => Ok(Wanted::Number(protocol::UDP)),
+        "sctp" => Ok(Wanted::Number(protocol::SCTP)),
+        "udp-lite" => Ok(Wanted::Number(protocol::UDP_LITE)),
         "icmp" => Ok(Wanted::Icmp),
         number => number
             .parse()
             .map(Wanted::Number)
-            .map_err(|_| "expected tcp, udp, icmp or a number from 0 to 255".to_owned()),
+            .map_err(|_| "expected tcp, udp, sctp, udp-lite, icmp or a number from 0 to 255".to_owned()),
     }
 }
 
@@ -248,6 +250,7 @@ fn outcome(answer: &Answer<'_>) -> String {
                     "kv_source_port: the source port is below 1024 or is 11211, so it is not the port of a client"
                 }
                 "from_vip" => "from_vip: the source is a VIP, and two VIPs could reply to each other forever",
+                "martian" => "martian: the source is not the address of a host, or is link-local",
                 _ => of_icmp(verdict).unwrap_or("no_backend: all backends of the pool have weight 0"),
             };
             format!("  dropped  {words}\n")

@@ -361,7 +361,10 @@ fn wrong_usage_message_explains_the_fix() {
             &["where", "192.0.2.7", "203.0.113.10:80", "tcp"],
             "expected an address with a port, such as 192.0.2.7:40000",
         ),
-        (&["where", "192.0.2.7:1", "203.0.113.10:80", "sctp"], "expected tcp, udp, icmp or a number"),
+        (
+            &["where", "192.0.2.7:1", "203.0.113.10:80", "quic"],
+            "expected tcp, udp, sctp, udp-lite, icmp or a number",
+        ),
         (&["status", "--wait", "10"], "such as 10s"),
         (&["backend", "drain", "b1", "--for", "0s"], "expected whole seconds with a unit"),
     ] {

@@ -316,3 +316,19 @@ fn vips_of_one_address_say_the_same_of_fragments() {
         &[("vip.w.fragments", "\"fragments\" must be true or false, got 0", "")],
     );
 }
+
+#[test]
+fn vips_of_one_address_agree_on_unserved_port() {
+    let other = "[vip.x]\non_unserved_port = \"reject\"\naddresses = [\"203.0.113.1\"]\nservices = [{ ports = [81], protocol = \"tcp\", pool = \"p\" }]\n[vip.w]\n";
+    expect(
+        "[vip.w]\n",
+        other,
+        &[(
+            "vip.x",
+            "VIPs \"v\" and \"x\" share 203.0.113.1, but differ in \"on_unserved_port\"",
+            "set on_unserved_port = \"drop\" as in vip.v on line 20",
+        )],
+    );
+    // The action for packets without a backend belongs to the services of a VIP.
+    expect("[vip.w]\n", &other.replace("on_unserved_port", "on_no_backend"), &[]);
+}

@@ -293,11 +293,11 @@ fn vips_and_ports_are_checked() {
         ),
         (
             "\"tcp\"",
-            "\"sctp\"",
+            "\"gre\"",
             &[(
                 16,
                 "vip.v.services[0].ports",
-                "protocol 132 has no ports, so \"ports\" must be \"any\", got a list",
+                "protocol 47 has no ports, so \"ports\" must be \"any\", got a list",
                 "remove ports",
             )],
         ),

@@ -231,6 +231,8 @@ pub(crate) const ROWS: &[Row] = &[
     agreed(&[("vip.www.remote_checks", "['web-tcp', 'cache']")]),
     agreed(&[("vip.www.remote_checks", "")]),
     agreed(&[("vip.www.fragments", "false")]),
+    agreed(&[("vip.www.on_no_backend", "'reject'")]),
+    agreed(&[("vip.www.on_unserved_port", "'reject'")]),
     agreed(&[
         ("vip.www.announce.min_serving", "2"),
         ("vip.www.announce.return_serving", "2"),

@@ -10,8 +10,12 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use crate::bed::{self, Wire};
-use crate::frames::{frame, gre, gue, ip, ip_in_ip, packet, udp};
-use crate::run::{PASS, Program};
+use crate::frames::{frame, gre, gue, ip, ip_in_ip, packet, udp, with_tos};
+use crate::run::{DROP, PASS, Program};
+
+#[path = "../../../packet/src/ecn/tests/figure_4.rs"]
+mod figure_4;
+use figure_4::FIGURE_4;
 
 const HOST4: &str = "192.0.2.10";
 const HOST6: &str = "2001:db8::10";
@@ -67,6 +71,40 @@ fn decap_removes_each_tunnel_kind_and_keeps_vlan_tags() {
     assert_eq!(decap.counts().unwrap(), DecapCounts { gre, ipip: six, gue: six, ..DecapCounts::default() });
 }
 
+/// The TOS also contains DSCP bits, which must not change.
+#[test]
+fn decap_merges_congestion_marks_by_figure_4_of_rfc_6040() {
+    bed::enter();
+    let decap = attach();
+    let program = Program::on_near();
+    let (mut taken_off, mut dropped) = (0, 0);
+    for (inner_tos, outer_tos) in
+        (0..=255).flat_map(|inner| [0, 0x55, 0xaa, 0xff].map(|outer| (inner, outer)))
+    {
+        for (is_v6, inner) in
+            [(false, inner(false)), (true, inner(false)), (false, inner(true)), (true, inner(true))]
+        {
+            let inner = with_tos(inner, inner_tos);
+            let sent = frame(1, &with_tos(outer(is_v6, 47, &gre(0, &inner)), outer_tos));
+            let row = FIGURE_4[usize::from(inner_tos & 3)];
+            let (verdict, left) = program.run(&sent, 0);
+            match row[usize::from(outer_tos & 3)] {
+                Some(ecn) => {
+                    assert_eq!((verdict, left), (PASS, frame(1, &with_tos(inner, inner_tos & 0xfc | ecn))));
+                    taken_off += 1;
+                }
+                None => {
+                    assert_eq!(verdict, DROP);
+                    dropped += 1;
+                }
+            }
+        }
+    }
+    let counts = decap.counts().unwrap();
+    assert_eq!((counts.gre.ipv4 + counts.gre.ipv6, counts.congestion), (taken_off, dropped));
+    assert_eq!(counts.passed + counts.malformed + counts.refused_source + counts.refused_destination, 0);
+}
+
 #[derive(Debug, PartialEq)]
 enum Fate {
     Gre,
@@ -75,6 +113,7 @@ enum Fate {
     Refused,
     Malformed,
     NoVip,
+    Congestion,
     Passed,
 }
 
@@ -93,6 +132,8 @@ fn oracle(frame: &[u8]) -> (Fate, Vec<u8>) {
     let (kind, ip_at) = (at, at + 2);
     let byte = |at: usize| usize::from(*frame.get(at).unwrap_or(&0));
     let (head, protocol, length, from_ok, to_ok);
+    // the lowest two bits of the TOS or traffic class
+    let ecn = |at: usize| if byte(at) >> 4 == 6 { byte(at + 1) >> 4 & 3 } else { byte(at + 1) & 3 };
     match (word(kind), byte(ip_at) >> 4) {
         (0x0800, 4) if frame.len() >= ip_at + 20 => {
             if byte(ip_at) != 0x45 || word(ip_at + 6) & 0x3fff != 0 {
@@ -162,6 +203,18 @@ fn oracle(frame: &[u8]) -> (Fate, Vec<u8>) {
     let mut left = frame[..kind].to_vec();
     left.extend(if inner_is_v6 { [0x86, 0xdd] } else { [0x08, 0x00] });
     left.extend(&frame[start..]);
+    let Some(merged) = FIGURE_4[ecn(start)][ecn(ip_at)].map(usize::from) else {
+        return same(Fate::Congestion);
+    };
+    let (at, change) = (kind + 2, i64::try_from(merged).unwrap() - i64::try_from(ecn(start)).unwrap());
+    if inner_is_v6 {
+        left[at + 1] = u8::try_from(i64::from(left[at + 1]) + (change << 4)).unwrap();
+    } else if change != 0 {
+        left[at + 1] = u8::try_from(i64::from(left[at + 1]) + change).unwrap();
+        // A wrong checksum must stay wrong by the same amount. Checksums are numbers modulo 65,535.
+        let sum = i64::from(u16::from_be_bytes([left[at + 10], left[at + 11]])) - change;
+        left[at + 10..at + 12].copy_from_slice(&u16::try_from(sum.rem_euclid(0xffff)).unwrap().to_be_bytes());
+    }
     (fate, left)
 }
 
@@ -173,15 +226,15 @@ fn count_of(counts: &DecapCounts, fate: &Fate) -> u64 {
         Fate::Refused => counts.refused_source,
         Fate::Malformed => counts.malformed,
         Fate::NoVip => counts.refused_destination,
+        Fate::Congestion => counts.congestion,
         Fate::Passed => counts.passed,
     }
 }
 
 fn total(counts: &DecapCounts) -> u64 {
-    [Fate::Gre, Fate::Ipip, Fate::Gue, Fate::Refused, Fate::Malformed, Fate::NoVip, Fate::Passed]
-        .iter()
-        .map(|fate| count_of(counts, fate))
-        .sum()
+    let removed = [Fate::Gre, Fate::Ipip, Fate::Gue];
+    let others = [Fate::Refused, Fate::Malformed, Fate::NoVip, Fate::Congestion, Fate::Passed];
+    removed.iter().chain(&others).map(|fate| count_of(counts, fate)).sum()
 }
 
 /// Generates a tunneled packet. Up to two bytes are changed, and the end may be truncated or
@@ -215,9 +268,14 @@ fn shapes() -> impl Strategy<Value = Vec<u8>> {
     // In most cases the length in the outer header is correct.
     let says = prop_oneof![4 => Just(None), 1 => (0_u8..120).prop_map(Some)];
     let ends = prop_oneof![4 => Just(0_isize), 1 => -40_isize..30];
-    (any::<bool>(), vips, 0_usize..4, addresses, 0..6, flags, change, (says, ends)).prop_map(
-        |(is_v6, vip, tags, (from4, to4, from6, to6), kind, flags, change, (says, ends))| {
-            let inner = inner_to(vip);
+    // Packets that must be dropped are generated often enough.
+    let tos = (
+        prop::sample::select(vec![0_u8, 0, 0xb8, 0x21, 2, 0xff]),
+        prop::sample::select(vec![3_u8, 3, 0xff, 0x29, 2, 0]),
+    );
+    (any::<bool>(), vips, 0_usize..4, addresses, 0..6, flags, change, (says, ends, tos)).prop_map(
+        |(is_v6, vip, tags, (from4, to4, from6, to6), kind, flags, change, (says, ends, tos))| {
+            let inner = with_tos(inner_to(vip), tos.0);
             let (protocol, payload) = match kind {
                 0 | 1 => (47, gre(flags, &inner)),
                 2 | 3 => (ip_in_ip(&inner), inner),
@@ -225,7 +283,7 @@ fn shapes() -> impl Strategy<Value = Vec<u8>> {
                 _ => (17, udp(6080, &[u8::try_from(flags >> 8).unwrap(), 4, 0, 0])),
             };
             let (from, to) = if is_v6 { (from6, to6) } else { (from4, to4) };
-            let mut frame = frame(tags, &packet(ip(from), ip(to), protocol, &payload));
+            let mut frame = frame(tags, &with_tos(packet(ip(from), ip(to), protocol, &payload), tos.1));
             if let Some(length) = says {
                 let at = 14 + 4 * tags + if is_v6 { 4 } else { 2 };
                 frame[at..at + 2].copy_from_slice(&[0, length]);
@@ -253,7 +311,8 @@ fn decap_agrees_with_the_model_on_all_tunnels() {
         .run(&shapes(), |frame| {
             let (fate, expected) = oracle(&frame);
             let before = decap.counts().unwrap();
-            prop_assert_eq!(program.run(&frame, 0), (PASS, expected));
+            let verdict = if fate == Fate::Congestion { DROP } else { PASS };
+            prop_assert_eq!(program.run(&frame, 0), (verdict, expected));
             let after = decap.counts().unwrap();
             prop_assert_eq!(count_of(&after, &fate), count_of(&before, &fate) + 1, "{:?}", fate);
             prop_assert_eq!(total(&after), total(&before) + 1);
@@ -263,7 +322,7 @@ fn decap_agrees_with_the_model_on_all_tunnels() {
         .unwrap();
     let seen = seen.into_inner();
     println!("{seen:?}");
-    assert_eq!(seen.len(), 7, "a result never occurred: {seen:?}");
+    assert_eq!(seen.len(), 8, "a result never occurred: {seen:?}");
     assert!(seen.values().all(|count| *count > 100), "{seen:?}");
 }
 

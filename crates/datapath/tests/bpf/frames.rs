@@ -50,6 +50,20 @@ pub(crate) fn packet(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> 
     packet
 }
 
+/// Sets the TOS or traffic class of a packet, and updates the IPv4 header checksum.
+pub(crate) fn with_tos(mut packet: Vec<u8>, tos: u8) -> Vec<u8> {
+    if packet[0] >> 4 == 6 {
+        (packet[0], packet[1]) = (0x60 | tos >> 4, tos << 4);
+        return packet;
+    }
+    packet[1] = tos;
+    packet[10..12].fill(0);
+    let sum: u32 = packet[..20].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+    // the ones' complement sum equals the sum modulo 65,535
+    packet[10..12].copy_from_slice(&(!u16::try_from(sum % 0xffff).unwrap()).to_be_bytes());
+    packet
+}
+
 /// Returns a UDP datagram without a checksum.
 pub(crate) fn udp(to_port: u16, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(8 + payload.len()).unwrap();

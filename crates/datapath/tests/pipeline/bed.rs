@@ -8,8 +8,8 @@ use datapath::{CHUNK, XDP_HEADROOM};
 use engine::{Engine, MemoryDevice, MemoryFrame, Pool, mesh};
 use forwarder::{
     Binding, Forwarding, FragmentConfig, Generation, HashKey, HashPolicy, IcmpRates, Live, NextHop,
-    NextHopMode, Parts, Pipeline, PipelineConfig, PoolTable, Prefix, Remote, Service, ServiceId, Slot,
-    SlotId, SlotState, Snapshot, SourcePorts, Tagging, ThreadCounters, ThreadId, Timeouts, TooBig,
+    NextHopMode, Parts, Pipeline, PipelineConfig, PoolTable, Prefix, Rejects, Remote, Service, ServiceId,
+    Slot, SlotId, SlotState, Snapshot, SourcePorts, Tagging, ThreadCounters, ThreadId, Timeouts, TooBig,
     Translation, TunnelProtocols, TunnelSource, TunnelSourceKind, UpstreamRequests, notice_ring,
 };
 use maglev_hash::{Backend, Options, Seed};
@@ -240,6 +240,7 @@ pub(crate) fn plain(slots: Vec<Slot>) -> Parts {
         remotes: None,
         keyed: None,
         fragments: true,
+        rejects: Rejects::default(),
     };
     let binding =
         |vip: &IpAddr| Binding { address: (*vip).into(), protocol: 17, ports: 443..=443, service: 0 };
@@ -288,6 +289,7 @@ pub(crate) fn snapshot() -> Snapshot {
         remotes: Some(Arc::clone(&remotes)),
         keyed: None,
         fragments,
+        rejects: Rejects::default(),
     });
     let ports = [(6, 80..=80), (17, 443..=443), (17, 53..=53), (47, 0..=65535)];
     let bindings = VIPS.iter().enumerate().flat_map(|(place, &vip)| {

@@ -58,6 +58,8 @@ fn ends(random: &mut Random) -> (IpAddr, IpAddr) {
         if vip.is_ipv4() { [203, 0, 113, 99].into() } else { "2001:db8::99".parse().unwrap() };
     // In rare cases the client address is a VIP too.
     let client = if random.once_in(50) { vip } else { client };
+    let martian: IpAddr = if vip.is_ipv4() { [127, 0, 0, 1].into() } else { "::1".parse().unwrap() };
+    let client = if random.once_in(50) { martian } else { client };
     (client, if random.once_in(20) { stranger } else { vip })
 }
 

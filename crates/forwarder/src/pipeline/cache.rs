@@ -12,7 +12,6 @@
 
 use std::ops::ControlFlow;
 
-use classifier::is_v4;
 use kv_switch::{
     Ask, CacheCounts, Effect, FetchAnswer, Filled, Item, KeyRoom, MAX_KEY_BYTES, Plan, Read, Request,
 };
@@ -157,10 +156,6 @@ impl Core {
         let CachedRead { key, verb, .. } = state.cached?;
         let service = cached_service(batch, state.service)?;
         let flow = Flow::of(packet.frame(), &state.parsed);
-        // An IPv4-mapped IPv6 address would make the IP version of the reply ambiguous.
-        if [is_v4(&flow.source), flow.is_v4()] != [state.parsed.family == Family::V4; 2] {
-            return None;
-        }
         let copied = self.keyed.cache.as_deref()?.copy(number)?;
         let bytes = packet.frame_len() + copied.stored.bytes.len() + AROUND_A_VALUE;
         let source = batch.snapshot.hasher.source(&flow.source).rotate_left(16);

@@ -48,8 +48,9 @@ pub struct PipelineConfig {
 pub struct IcmpRates {
     /// The maximum number of echo replies and time-exceeded errors sent per second. Packet-too-big
     /// errors have a separate limit of the same size, so floods of pings do not suppress them.
+    /// Replies to rejected packets have a third limit of the same size.
     pub replies: u32,
-    /// The maximum number of echo replies and ICMP errors sent to one source per second.
+    /// The maximum number of echo replies, resets and ICMP errors sent to one source per second.
     pub replies_per_source: u32,
     /// The maximum number of received ICMP errors that are forwarded or processed per second.
     pub errors: u32,

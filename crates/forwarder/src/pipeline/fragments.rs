@@ -118,6 +118,9 @@ impl Core {
         if let Some(reason) = unwelcome(snapshot, &flow.destination).or_else(|| suspicious(&parsed)) {
             return Some(Verdict::Drop(reason));
         }
+        if flow.is_unroutable() {
+            return Some(Verdict::Drop(DropReason::Martian));
+        }
         // If IPv6 extension headers follow, the transport protocol is known only from the first
         // fragment, so the later fragments could not be assigned to a service.
         let is_bare = parsed.fragment_start(packet.frame()) == parsed.l4;
@@ -377,7 +380,12 @@ fn suspicious(parsed: &Parsed) -> Option<DropReason> {
         //= RFC 1858 §3.1.2.1
         //# IF FO=0 and PROTOCOL=TCP and TRANSPORTLEN < tmin THEN DROP PACKET
         (Fragment::First { .. }, protocol::TCP) if carried < TCP_HEADER => Some(DropReason::FragmentTiny),
-        (Fragment::First { .. }, protocol::UDP) if carried < UDP_HEADER => Some(DropReason::FragmentTiny),
+        (Fragment::First { .. }, protocol::UDP | protocol::UDP_LITE) if carried < UDP_HEADER => {
+            Some(DropReason::FragmentTiny)
+        }
+        (Fragment::First { .. }, protocol::SCTP | protocol::DCCP) if carried < SCTP_HEADER => {
+            Some(DropReason::FragmentTiny)
+        }
         _ => None,
     }
 }
@@ -424,3 +432,5 @@ fn millis(now: Now) -> Millis {
 /// (`tmin` in RFC 1858 §3.1.1).
 const TCP_HEADER: u16 = 16;
 const UDP_HEADER: u16 = 8;
+/// The length of the common header of SCTP, which is also the shortest header of DCCP.
+const SCTP_HEADER: u16 = 12;

@@ -8,7 +8,7 @@
 //! See RFC 792, RFC 4443, RFC 1191, RFC 8201, and §4.3 of the Maglev paper (the flow is the
 //! reversed 5-tuple of the quoted packet).
 
-use packet::{Addresses, IcmpError, Parsed, Quoted, echo_reply, icmp_error, protocol};
+use packet::{IcmpError, Quoted, echo_reply, icmp_error, ip_checksum_ok, protocol};
 
 use super::fragments::without_ports;
 use super::state::{Batch, PacketState, Stage};
@@ -33,7 +33,7 @@ impl Core {
         match icmp_error(packet.frame(), &state.parsed) {
             Some(Err(_)) => Some(Verdict::Drop(DropReason::Malformed)),
             Some(Ok(error)) => self.take_error(batch, packet, &error, state).err().map(Verdict::Drop),
-            None => Some(self.answer_echo(batch, packet, &state.parsed, flow)),
+            None => Some(self.answer_echo(batch, packet, state, flow)),
         }
     }
 
@@ -41,15 +41,22 @@ impl Core {
         &mut self,
         batch: &Batch<'_>,
         packet: &mut Packet<'_>,
-        parsed: &Parsed,
+        state: &PacketState,
         flow: &Flow,
     ) -> Verdict {
+        let parsed = &state.parsed;
         let Some(service) = batch.snapshot.vips.first(&flow.destination) else {
             return Verdict::Drop(DropReason::NoVip);
         };
         let service = batch.snapshot.service(service);
         if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
             return Verdict::Drop(reason);
+        }
+        if is_martian_sender(flow, state) {
+            return Verdict::Drop(DropReason::Martian);
+        }
+        if !ip_checksum_ok(packet.frame(), parsed) {
+            return Verdict::Drop(DropReason::Malformed);
         }
         if !echo_reply(packet.frame_mut(), parsed) {
             return Verdict::Drop(DropReason::Icmp);
@@ -81,6 +88,15 @@ impl Core {
             && self.meters.too_big_errors.admit(rates.replies, batch.now)
     }
 
+    /// Returns `true` if the rate limits allow another reset or ICMP error about a rejected packet to
+    /// `source`. These replies have a separate meter, so a port scan does not disturb other replies.
+    pub(super) fn may_reject(&mut self, batch: &Batch<'_>, source: &[u8; 16]) -> bool {
+        let key = batch.snapshot.hasher.source(source).rotate_left(48);
+        let rates = self.config.icmp;
+        self.limits.admit_source(key, rates.replies_per_source, batch.now)
+            && self.meters.rejections.admit(rates.replies, batch.now)
+    }
+
     /// Returns `true` if the rate limits allow another ICMP error from `source` to be forwarded or
     /// processed.
     fn may_take_error(&mut self, batch: &Batch<'_>, source: &[u8; 16]) -> bool {
@@ -97,7 +113,11 @@ impl Core {
         state: &mut PacketState,
     ) -> Result<(), DropReason> {
         let snapshot = batch.snapshot;
-        let Addresses { src: router, dst: destination } = state.parsed.addresses(packet.frame());
+        let flow = Flow::of(packet.frame(), &state.parsed);
+        let Flow { source: router, destination, .. } = flow;
+        if is_martian_sender(&flow, state) {
+            return Err(DropReason::Martian);
+        }
         // Each ICMP error counts once against the rate limit. If another thread handed the error
         // over, that thread has already counted the error.
         let is_handed_on = matches!(packet.origin(), Origin::Thread(_, HandoffReason::IcmpError { .. }));
@@ -163,6 +183,17 @@ impl Core {
     }
 }
 
+/// Returns `true` if the source of an ICMP packet is martian. A link-local source is accepted if
+/// the packet arrived without a tunnel, because its sender is on the same link. The reply to an echo
+/// request is sent to that link. A router without another address sends ICMP errors from its
+/// link-local address, and the loss of its packet-too-big errors would block connections.
+fn is_martian_sender(flow: &Flow, state: &PacketState) -> bool {
+    match state.decapsulated_from {
+        Some(_) => flow.is_unroutable(),
+        None => flow.is_martian(),
+    }
+}
+
 /// The client flow that an ICMP error refers to.
 struct QuotedFlow {
     /// The index of the service in the snapshot.
@@ -197,6 +228,9 @@ fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<QuotedFlow, DropR
     }
     let (destination_port, source_port) = quoted.ports.unwrap_or((0, 0));
     let flow = Flow { source, destination, source_port, destination_port, protocol: quoted.protocol };
+    if flow.is_unroutable() {
+        return Err(DropReason::Martian);
+    }
     // The source lists apply to the client's address, not to the address of the router that sent
     // the error.
     if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(&flow)) {

@@ -32,6 +32,9 @@ impl Core {
         let snapshot = batch.snapshot;
         let service = snapshot.service(state.service);
         let keyed = service.keyed.as_deref().ok_or(DropReason::NoBackend)?;
+        if flow.is_unroutable() {
+            return Err(DropReason::Martian);
+        }
         if snapshot.vips.contains(&flow.source) {
             return Err(DropReason::FromVip);
         }

@@ -33,9 +33,9 @@ enum What {
 }
 
 /// An ICMP error for the sender of a packet.
-struct Answer {
-    kind: IcmpErrorKind,
-    source: std::net::IpAddr,
+pub(super) struct Answer {
+    pub(super) kind: IcmpErrorKind,
+    pub(super) source: std::net::IpAddr,
 }
 
 impl Core {
@@ -134,7 +134,7 @@ impl Core {
 
     /// Turns a packet into an ICMP error for its sender. Returns `None` if an error is not
     /// permitted for this packet or exceeds the rate limits.
-    fn answer(
+    pub(super) fn answer(
         &mut self,
         batch: &Batch<'_>,
         packet: &mut Packet<'_>,
@@ -146,6 +146,9 @@ impl Core {
         let may_send = packet::may_answer(packet.frame(), parsed)
             && match kind {
                 IcmpErrorKind::TooBig { .. } => self.may_send_too_big(batch, &client),
+                IcmpErrorKind::Unreachable { .. } | IcmpErrorKind::ParameterProblem { .. } => {
+                    self.may_reject(batch, &client)
+                }
                 _ => self.may_reply(batch, &client),
             };
         if !may_send {

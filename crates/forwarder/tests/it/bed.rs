@@ -76,6 +76,7 @@ pub(crate) fn service(id: u32, policy: HashPolicy, pool: &Arc<PoolTable>) -> Ser
         remotes: None,
         keyed: None,
         fragments: true,
+        rejects: Rejects::default(),
     }
 }
 

@@ -16,7 +16,7 @@ const ROUTER6: &str = "2001:db8:7::fe";
 
 /// Returns the first `len` bytes of the reply from a VIP to the client of `frame`. Addresses and
 /// ports are swapped.
-fn answer_to(frame: &[u8], len: usize) -> Vec<u8> {
+pub(crate) fn answer_to(frame: &[u8], len: usize) -> Vec<u8> {
     let ip = &frame[14..];
     let sliced = SlicedPacket::from_ethernet(frame).unwrap();
     let ports = match sliced.transport.unwrap() {
@@ -42,7 +42,7 @@ fn answer_to(frame: &[u8], len: usize) -> Vec<u8> {
 }
 
 /// Returns an ICMP error that a router sends to `vip` and that quotes `quote`.
-fn error(vip: &str, kind: (u8, u8), quote: &[u8]) -> Vec<u8> {
+pub(crate) fn error(vip: &str, kind: (u8, u8), quote: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let link = PacketBuilder::ethernet2(ROUTER, OURS);
     match (ip(vip), ip(ROUTER4), ip(ROUTER6)) {
@@ -103,7 +103,7 @@ fn an_error_goes_to_the_backend_of_the_flow_that_it_quotes() {
     }
 }
 
-fn generous() -> PipelineConfig {
+pub(crate) fn generous() -> PipelineConfig {
     let icmp =
         IcmpRates { replies: 9_999, replies_per_source: 9_999, errors: 9_999, errors_per_source: 9_999 };
     PipelineConfig { icmp, ..config() }

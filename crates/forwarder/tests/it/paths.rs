@@ -233,7 +233,13 @@ fn sent() -> impl Strategy<Value = Sent> {
             };
             let source = if v6 { format!("2001:db8:1::{host}") } else { format!("198.51.100.{host}") };
             // The source is a VIP, as if two services replied to each other.
-            let source = if odd == 2 { vip.to_owned() } else { source };
+            let source = match odd {
+                2 => vip.to_owned(),
+                // The source is martian or a link-local address.
+                8 if v6 => if host % 2 == 0 { "::1" } else { "fe80::7" }.to_owned(),
+                8 => if host % 2 == 0 { "127.0.0.1" } else { "240.0.0.1" }.to_owned(),
+                _ => source,
+            };
             let from = 4000 + u16::from(host);
             let mut frame = match protocol {
                 0 if udp_port == PORT => udp(&source, from, vip, udp_port, &request(host, tos)),

@@ -356,6 +356,7 @@ fn oversized_write_is_refused_and_never_fragmented() {
             assert_eq!(quoted[20..28], frame[34..42], "the quote includes ports and checksum");
             // The packet is not fragmented even though DF is clear.
             frame[14 + 6] &= 0xbf;
+            let frame = crate::icmp::refresh(frame);
             assert_eq!(bed.send(64, &frame).0, Verdict::Drop(DropReason::TooBig));
         }
         bed.poll();

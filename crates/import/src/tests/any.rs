@@ -160,7 +160,8 @@ type Member = (IpAddr, u32, String);
 fn found(config: &Config, rule: &Rule) -> Option<(String, Vec<Vec<Member>>)> {
     let vip = config.vips().iter().find(|vip| vip.addresses == [rule.address.ip()])?;
     let wanted = match (rule.protocol, rule.address.port()) {
-        ("--sctp-service", _) => "protocol 132 any".to_owned(),
+        ("--sctp-service", 0) => "sctp any".to_owned(),
+        ("--sctp-service", port) => format!("sctp {port}"),
         ("-t", 0) => "tcp any".to_owned(),
         ("-t", port) => format!("tcp {port}"),
         (_, 0) => "udp any".to_owned(),
@@ -201,14 +202,12 @@ fn holds(rules: &[Rule]) {
     let left_out: BTreeSet<usize> = notes.map(|note| note.line).collect();
     let addressed = rules.iter().filter(|rule| !rule.mark);
     let vips: BTreeSet<IpAddr> = addressed.map(|rule| rule.address.ip()).collect();
-    let (mut of_sctp, mut services) = (BTreeSet::new(), 0);
+    let mut services = 0;
     for (rule, line) in rules.iter().zip(lines) {
-        let is_sctp = rule.protocol == "--sctp-service";
         let mut seen = BTreeSet::new();
         let can_be = |address: IpAddr| is_host(address) && !vips.contains(&address) && seen.insert(address);
         let kept: Vec<bool> = rule.servers.iter().map(|server| server.address.ip()).map(can_be).collect();
-        let is_first = !is_sctp || !of_sctp.contains(&rule.address.ip());
-        let is_kept = !rule.mark && is_host(rule.address.ip()) && is_first && kept.contains(&true);
+        let is_kept = !rule.mark && is_host(rule.address.ip()) && kept.contains(&true);
         assert_eq!(!left_out.contains(&line), is_kept, "line {line}\n{text}");
         for (more, kept) in kept.iter().enumerate() {
             let line = line + 1 + more;
@@ -216,7 +215,6 @@ fn holds(rules: &[Rule]) {
         }
         if is_kept {
             services += 1;
-            of_sctp.extend(is_sctp.then_some(rule.address.ip()));
             says_the_same(&config, rule, &kept).unwrap_or_else(|| panic!("line {line}\n{text}"));
         }
     }

@@ -131,21 +131,26 @@ fn echo_reply_of_zeros_has_the_checksum_of_zeros() {
 }
 
 #[test]
-fn echo_reply_rejects_sources_that_are_not_one_host() {
+fn echo_reply_rejects_martian_sources_and_wrong_header_checksums() {
     for source in
-        [[0, 0, 0, 0], [0, 1, 2, 3], [127, 0, 0, 1], [224, 0, 0, 1], [239, 1, 2, 3], [255, 255, 255, 255]]
+        [[0, 0, 0, 0], [0, 1, 2, 3], [127, 0, 0, 1], [224, 0, 0, 1], [240, 1, 2, 3], [255, 255, 255, 255]]
     {
         let mut frame = Vec::new();
         let builder = PacketBuilder::ethernet2(CLIENT, ROUTER).ipv4(source, V4.1, 9);
         builder.icmpv4_echo_request(1, 2).write(&mut frame, b"x").unwrap();
         assert!(!turn(&mut frame), "{source:?}");
     }
-    for source in
-        ["::", "::1", "ff02::1"].map(|source| source.parse::<std::net::Ipv6Addr>().unwrap().octets())
+    for source in ["::", "::1", "ff02::1", "::ffff:192.0.2.9"]
+        .map(|source| source.parse::<std::net::Ipv6Addr>().unwrap().octets())
     {
         let mut frame = Vec::new();
         let builder = PacketBuilder::ethernet2(CLIENT, ROUTER).ipv6(source, V6.1, 9);
         builder.icmpv6_echo_request(1, 2).write(&mut frame, b"x").unwrap();
         assert!(!turn(&mut frame), "{source:?}");
+    }
+    for (at, bit) in (24..26).flat_map(|at| (0..8).map(move |bit| (at, 1 << bit))) {
+        let mut frame = request_v4(9, 1, 1, b"ping");
+        frame[at] ^= bit;
+        assert!(refused(&frame), "byte {at} of the header checksum");
     }
 }

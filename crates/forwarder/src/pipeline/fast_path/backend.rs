@@ -3,7 +3,7 @@
 //! backend, services with limits, and flows whose first Maglev choice is not serving.
 
 use conntrack::{Hit, Inserted, Signal};
-use packet::FastHeaders;
+use packet::{FastHeaders, is_unroutable};
 
 use super::{Disposition, FastPacket};
 use crate::pipeline::Core;
@@ -52,8 +52,8 @@ impl Core {
         }
     }
 
-    /// Begins a new flow in the common case: the service has no limits, the source is not a VIP,
-    /// and the first Maglev choice is serving. Otherwise returns `false` and changes no state.
+    /// Begins a new flow in the common case: the service has no limits, the source is neither
+    /// martian nor a VIP, and the first Maglev choice is serving. Otherwise returns `false` and changes no state.
     #[inline(always)]
     fn begin_fast(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, place: &mut FastPacket) -> bool {
         let (snapshot, service) = (batch.snapshot, batch.snapshot.service(place.service));
@@ -61,7 +61,7 @@ impl Core {
             return false;
         }
         let source = FastHeaders::source_in(packet.frame(), place.family, place.l3);
-        if source.is_none_or(|source| snapshot.vips.has(source)) {
+        if source.is_none_or(|source| is_unroutable(place.family, source) || snapshot.vips.has(source)) {
             return false;
         }
         let Some((slot, entry)) = snapshot.select_first(&service.pool, place.hash) else { return false };

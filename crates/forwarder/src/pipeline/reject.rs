@@ -1,0 +1,137 @@
+//! Replies to packets that no backend receives, if the VIP rejects them. A TCP segment gets a reset,
+//! and other packets get an ICMP error. The source of the reply is the VIP, as if the server behind
+//! it had refused the packet.
+//!
+//! For a protocol with ports, the error is always "port unreachable", also if no backend is serving.
+//! Clients treat this error as final: a connected UDP socket of Linux reports ECONNREFUSED at once,
+//! but ignores "host unreachable". IPVS sends the same error.
+//!
+//! See RFC 1812 (§4.3.3.1), RFC 4443 (§3.1 and §3.4) and RFC 9293 (§3.10.7.1).
+
+use packet::{
+    Family, Fragment, IcmpErrorKind, Ipv6, Parsed, parse, protocol, udp_checksum_ok, write_tcp_reset,
+};
+
+use super::Core;
+use super::icmp::has_ports;
+use super::refusal::Answer;
+use super::state::Batch;
+use crate::{DropReason, Flow, Packet, Service, Snapshot, Verdict};
+
+impl Core {
+    /// Counts a dropped packet, or replies to it if its VIP rejects packets that are dropped for this
+    /// reason.
+    #[inline]
+    pub(super) fn drop_or_reject(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        reason: DropReason,
+    ) -> Verdict {
+        if batch.snapshot.has_rejects
+            && matches!(reason, DropReason::NoBackend | DropReason::NoVip)
+            && let Some(verdict) = self.reject(batch, packet, reason)
+        {
+            return verdict;
+        }
+        self.counters.dropped(reason);
+        Verdict::Drop(reason)
+    }
+
+    /// Returns `None` if the packet must be dropped without a reply.
+    #[cold]
+    #[inline(never)]
+    fn reject(&mut self, batch: &Batch<'_>, packet: &mut Packet<'_>, reason: DropReason) -> Option<Verdict> {
+        let parsed = &parse(packet.frame()).ok()?;
+        let flow = Flow::of(packet.frame(), parsed);
+        if !is_rejected(batch.snapshot, parsed, &flow, reason) {
+            return None;
+        }
+        let verdict = if parsed.protocol == protocol::TCP {
+            let verdict = self.reset(batch, packet, parsed, &flow)?;
+            self.counters.resets_sent.add(1);
+            verdict
+        } else {
+            let is_whole = parsed.fragment == Fragment::None;
+            if parsed.protocol == protocol::UDP && is_whole && !udp_checksum_ok(packet.frame(), parsed) {
+                return None;
+            }
+            let kind = unreachable(packet.frame(), parsed, reason);
+            let source = flow.addresses().1;
+            let verdict = self.answer(batch, packet, parsed, Answer { kind, source })?;
+            self.counters.unreachables_sent.add(1);
+            verdict
+        };
+        match reason {
+            DropReason::NoBackend => self.counters.rejected_no_backend.add(1),
+            _ => self.counters.rejected_no_vip.add(1),
+        }
+        Some(verdict)
+    }
+
+    fn reset(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        parsed: &Parsed,
+        flow: &Flow,
+    ) -> Option<Verdict> {
+        if parsed.tcp_flags & protocol::TCP_RST != 0 || !self.may_reject(batch, &flow.source) {
+            return None;
+        }
+        let length = write_tcp_reset(packet.frame_mut(), parsed)?;
+        packet.set_bounds(packet.start(), packet.start() + length);
+        packet.move_to_front();
+        Some(Verdict::Reply)
+    }
+}
+
+/// Returns `true` if the VIP of a packet rejects packets that are dropped for `reason`. The source
+/// must be a host that may use the VIP. ICMP packets are never rejected.
+fn is_rejected(snapshot: &Snapshot, parsed: &Parsed, flow: &Flow, reason: DropReason) -> bool {
+    let is_icmp = matches!(flow.protocol, protocol::ICMP | protocol::ICMPV6);
+    let is_mapped = parsed.family == Family::V6 && flow.is_v4();
+    if is_icmp || is_mapped || flow.is_unroutable() || snapshot.vips.contains(&flow.source) {
+        return false;
+    }
+    let first = snapshot.vips.first(&flow.destination);
+    let found = match reason {
+        DropReason::NoBackend => {
+            let port = snapshot.vips.find(&flow.destination, flow.protocol, flow.destination_port);
+            port.map(|index| snapshot.service(index)).filter(|service| service.rejects.no_backend)
+        }
+        _ => first.map(|index| snapshot.service(index)).filter(|service| service.rejects.unserved_port),
+    };
+    let admits = |service: &Service| service.guard.as_ref().is_none_or(|guard| guard.refusal(flow).is_none());
+    found.is_some_and(admits)
+}
+
+/// Returns the kind of the ICMP error for a rejected packet.
+fn unreachable(frame: &[u8], parsed: &Parsed, reason: DropReason) -> IcmpErrorKind {
+    let code = match (parsed.family, reason) {
+        (Family::V4, _) if has_ports(parsed.protocol) => 3,
+        (Family::V6, _) if has_ports(parsed.protocol) => 4,
+        (Family::V4, DropReason::NoBackend) => 1,
+        (Family::V6, DropReason::NoBackend) => 3,
+        (Family::V4, _) => 2,
+        //= RFC 4443 §3.4
+        //# 1 - unrecognized Next Header type encountered
+        (Family::V6, _) => {
+            return IcmpErrorKind::ParameterProblem { code: 1, pointer: next_header_at(frame, parsed) };
+        }
+    };
+    IcmpErrorKind::Unreachable { code }
+}
+
+/// Returns the offset in the IPv6 packet of the field that contains the protocol of the upper layer.
+fn next_header_at(frame: &[u8], parsed: &Parsed) -> u32 {
+    let ip = frame.get(usize::from(parsed.l3)..usize::from(parsed.end)).unwrap_or_default();
+    let last = Ipv6::parse(ip).ok().and_then(|ip| ip.extensions().map_while(Result::ok).last());
+    match last {
+        Some(last) => {
+            let length = u32::try_from(last.bytes.len()).unwrap_or(0);
+            u32::from(parsed.l4.saturating_sub(parsed.l3)).saturating_sub(length)
+        }
+        None => 6,
+    }
+}
