@@ -106,6 +106,11 @@ mod tests {
 
     #[test]
     fn warning_lasts_while_a_check_cannot_run() {
+        // A line that is first logged without a subscriber could stay off in other tests.
+        logged(warning_lasts);
+    }
+
+    fn warning_lasts() {
         let (mut unable, start) = (Unable::default(), Instant::now());
         assert_eq!(unable.warning(start), None);
         unable.take(vec![(target(2), Some("no port".into()))], start);

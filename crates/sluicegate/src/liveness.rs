@@ -235,6 +235,11 @@ mod tests {
 
     #[test]
     fn ready_is_healthy_checked_and_not_draining() {
+        // A line that is first logged without a subscriber could stay off in other tests.
+        logged(become_ready);
+    }
+
+    fn become_ready() {
         let mut liveness = Liveness::new(Rc::default());
         let readiness = liveness.subscribe();
         assert!(!liveness.state().is_ready() && !readiness.borrow().not_ready.is_empty());

@@ -54,12 +54,13 @@ impl Controller {
                 sum
             });
             let drains = slots.iter().any(|slot| snapshot.state(*slot) == SlotState::Draining);
-            let targets: HashSet<&TargetKey> =
-                slots.iter().filter_map(|slot| leaving.get(slot)).flat_map(|key| self.targets_of(key)).collect();
-            let mut checks: Vec<CheckRow> = targets
-                .into_iter()
-                .map(|target| check_row(target, reports.get(target).copied()))
+            let targets: HashSet<&TargetKey> = slots
+                .iter()
+                .filter_map(|slot| leaving.get(slot))
+                .flat_map(|key| self.targets_of(key))
                 .collect();
+            let mut checks: Vec<CheckRow> =
+                targets.into_iter().map(|target| check_row(target, reports.get(target).copied())).collect();
             checks.sort_by(|a, b| (&a.check, a.vip).cmp(&(&b.check, b.vip)));
             let state = if drains { BackendState::Draining } else { BackendState::Down };
             let row = BackendRow { state, checks, ..removed(name, address) };

@@ -69,8 +69,8 @@ fn by_hand(source: &str, ports: (u16, u16), vip: &str, protocol: u8) -> u8 {
     hasher.write(&ports.1.to_le_bytes());
     hasher.write(&ports.0.to_le_bytes());
     let table = pool(&gre_slots(5), &[1; 5]);
-    let rank = table.table.as_ref().unwrap().lookup(hasher.finish());
-    u8::try_from(table.slots[rank as usize].0 + 1).unwrap()
+    let rank = table.table.as_ref().unwrap().lookup_uniform(hasher.finish());
+    u8::try_from(table.slots[rank.index_by_name()].0 + 1).unwrap()
 }
 
 /// Returns a quote of the reply that a backend sends to a packet with this payload.
