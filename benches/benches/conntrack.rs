@@ -60,7 +60,8 @@ impl Bed {
         let mut flows: Vec<Flow> = (0..count).map(flow).collect();
         for (flow, slot) in flows.iter().zip(0u32..) {
             let (hash, slot) = (sip.hash(flow), slot % 1_000);
-            let _ = table.insert(hash, Target::new(slot, 1).unwrap(), Signal::Data, Tick::new(8));
+            let _ =
+                table.insert(hash, Target::new(slot, 1).expect("a small slot"), Signal::Data, Tick::new(8));
             // The second packet of a flow ends the probation of its entry.
             table.lookup(hash, Signal::Data, NOW);
             map.insert(hash, slot);
@@ -258,7 +259,7 @@ fn floods(c: &mut Criterion) {
         number += 1;
         let _ = black_box(table.insert(
             sip.hash(&number.to_le_bytes()),
-            Target::new(1, 1).unwrap(),
+            Target::new(1, 1).expect("a small slot"),
             Signal::Syn,
             NOW,
         ));
@@ -269,7 +270,8 @@ fn floods(c: &mut Criterion) {
             number += BATCH as u64;
             hashes.iter().for_each(|&hash| table.prefetch(hash));
             hashes.iter().for_each(|&hash| {
-                let _ = black_box(table.insert(hash, Target::new(1, 1).unwrap(), Signal::Syn, NOW));
+                let _ =
+                    black_box(table.insert(hash, Target::new(1, 1).expect("a small slot"), Signal::Syn, NOW));
             });
         });
     });
