@@ -259,8 +259,8 @@ static __always_inline int merged_ecn(__u8 inner, __u8 outer)
 }
 
 // Merges the ECN field of the outer header into the inner packet, and updates the IPv4 checksum
-// (RFC 1624, equation 3). Returns 0 if the packet must be dropped. Before this call, `is_sound` must
-// have returned 1 for the packet.
+// (RFC 1624, equation 3). Returns 0 if the packet must be dropped. Before this call, `is_sound`
+// must have returned 1 for the packet.
 static __always_inline int merge_ecn(void *packet, void *end, __be16 protocol, __u8 outer)
 {
 	struct iphdr *ip = packet;

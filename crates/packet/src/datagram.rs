@@ -133,9 +133,10 @@ fn refit(ip: &mut [u8], at: usize) -> Option<()> {
 /// acceptable. The packet must not be a fragment, and `parsed` must be the result of
 /// [`crate::parse`] for `frame`.
 ///
-/// A UDP checksum is acceptable if it is correct, or if it is 0 in an IPv4 packet. A partial checksum,
-/// which covers only the pseudo-header, is also acceptable, but then the payload is not verified.
-/// Linux writes a partial checksum when it expects the NIC to complete it (`CHECKSUM_PARTIAL`).
+/// A UDP checksum is acceptable if it is correct, or if it is 0 in an IPv4 packet. A partial
+/// checksum, which covers only the pseudo-header, is also acceptable, but then the payload is not
+/// verified. Linux writes a partial checksum when it expects the NIC to complete it
+/// (`CHECKSUM_PARTIAL`).
 #[must_use]
 pub fn udp_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
     if !ip_checksum_ok(frame, parsed) {

@@ -8,9 +8,9 @@ use crate::checksum::{self, Sum};
 use crate::echo::swap_halves;
 use crate::{Family, Fragment, Parsed, may_answer, protocol};
 
-/// Replaces the TCP segment in `frame` with a reset to its sender, and returns the length of the new
-/// frame. MAC addresses, IP addresses and ports are swapped, and VLAN tags are kept. `parsed` is the
-/// result of [`crate::parse`] for `frame`.
+/// Replaces the TCP segment in `frame` with a reset to its sender, and returns the length of the
+/// new frame. MAC addresses, IP addresses and ports are swapped, and VLAN tags are kept. `parsed`
+/// is the result of [`crate::parse`] for `frame`.
 ///
 /// Returns `None` and leaves `frame` unchanged if the packet is not a TCP segment, is a reset or a
 /// fragment, or has a wrong checksum. Also returns `None` if [`may_answer`] forbids a reply.
@@ -50,8 +50,8 @@ pub fn write_tcp_reset(frame: &mut [u8], parsed: &Parsed) -> Option<usize> {
     Some(written.len())
 }
 
-/// Returns the TCP header of the reset for a segment, with checksum 0. Returns `None` if the segment
-/// is itself a reset.
+/// Returns the TCP header of the reset for a segment, with checksum 0. Returns `None` if the
+/// segment is itself a reset.
 fn reset(segment: &[u8]) -> Option<[u8; TCP_HEADER]> {
     let &[s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, ..] =
         segment.first_chunk::<TCP_HEADER>()?;
@@ -75,8 +75,8 @@ fn reset(segment: &[u8]) -> Option<[u8; TCP_HEADER]> {
     Some([d0, d1, s0, s1, 0, 0, 0, 0, a0, a1, a2, a3, 5 << 4, flags, 0, 0, 0, 0, 0, 0])
 }
 
-/// Writes the IPv4 header of a reset over the header of the segment. The reset cannot be fragmented,
-/// so it needs no identification (RFC 6864 §4.1).
+/// Writes the IPv4 header of a reset over the header of the segment. The reset cannot be
+/// fragmented, so it needs no identification (RFC 6864 §4.1).
 fn write_v4(header: &mut [u8; 20]) {
     let &mut [.., a, b, c, d, e, f, g, h] = header;
     *header = [0x45, 0, 0, 40, 0, 0, 0x40, 0, HOPS, protocol::TCP, 0, 0, e, f, g, h, a, b, c, d];
@@ -92,8 +92,8 @@ fn write_v6(header: &mut [u8; 40]) {
     }
 }
 
-/// Returns `true` if the TCP checksum is correct, or covers only the pseudo-header. Linux writes such
-/// a partial checksum when it expects the NIC to complete it.
+/// Returns `true` if the TCP checksum is correct, or covers only the pseudo-header. Linux writes
+/// such a partial checksum when it expects the NIC to complete it.
 fn tcp_checksum_ok(frame: &[u8], segment: &[u8], parsed: &Parsed) -> bool {
     let addresses = parsed.addresses(frame);
     let (source, destination) = (Ipv6Addr::from(addresses.src), Ipv6Addr::from(addresses.dst));

@@ -88,8 +88,9 @@ impl Core {
             && self.meters.too_big_errors.admit(rates.replies, batch.now)
     }
 
-    /// Returns `true` if the rate limits allow another reset or ICMP error about a rejected packet to
-    /// `source`. These replies have a separate meter, so a port scan does not disturb other replies.
+    /// Returns `true` if the rate limits allow another reset or ICMP error about a rejected packet
+    /// to `source`. These replies have a separate meter, so a port scan does not disturb other
+    /// replies.
     pub(super) fn may_reject(&mut self, batch: &Batch<'_>, source: &[u8; 16]) -> bool {
         let key = batch.snapshot.hasher.source(source).rotate_left(48);
         let rates = self.config.icmp;
@@ -184,8 +185,8 @@ impl Core {
 }
 
 /// Returns `true` if the source of an ICMP packet is martian. A link-local source is accepted if
-/// the packet arrived without a tunnel, because its sender is on the same link. The reply to an echo
-/// request is sent to that link. A router without another address sends ICMP errors from its
+/// the packet arrived without a tunnel, because its sender is on the same link. The reply to an
+/// echo request is sent to that link. A router without another address sends ICMP errors from its
 /// link-local address, and the loss of its packet-too-big errors would block connections.
 fn is_martian_sender(flow: &Flow, state: &PacketState) -> bool {
     match state.decapsulated_from {

@@ -1,10 +1,10 @@
-//! Replies to packets that no backend receives, if the VIP rejects them. A TCP segment gets a reset,
-//! and other packets get an ICMP error. The source of the reply is the VIP, as if the server behind
-//! it had refused the packet.
+//! Replies to packets that no backend receives, if the VIP rejects them. A TCP segment gets a
+//! reset, and other packets get an ICMP error. The source of the reply is the VIP, as if the server
+//! behind it had refused the packet.
 //!
-//! For a protocol with ports, the error is always "port unreachable", also if no backend is serving.
-//! Clients treat this error as final: a connected UDP socket of Linux reports ECONNREFUSED at once,
-//! but ignores "host unreachable". IPVS sends the same error.
+//! For a protocol with ports, the error is always "port unreachable", also if no backend is
+//! serving. Clients treat this error as final: a connected UDP socket of Linux reports ECONNREFUSED
+//! at once, but ignores "host unreachable". IPVS sends the same error.
 //!
 //! See RFC 1812 (§4.3.3.1), RFC 4443 (§3.1 and §3.4) and RFC 9293 (§3.10.7.1).
 
@@ -19,8 +19,8 @@ use super::state::Batch;
 use crate::{DropReason, Flow, Packet, Service, Snapshot, Verdict};
 
 impl Core {
-    /// Counts a dropped packet, or replies to it if its VIP rejects packets that are dropped for this
-    /// reason.
+    /// Counts a dropped packet, or replies to it if its VIP rejects packets that are dropped for
+    /// this reason.
     #[inline]
     pub(super) fn drop_or_reject(
         &mut self,
@@ -123,7 +123,8 @@ fn unreachable(frame: &[u8], parsed: &Parsed, reason: DropReason) -> IcmpErrorKi
     IcmpErrorKind::Unreachable { code }
 }
 
-/// Returns the offset in the IPv6 packet of the field that contains the protocol of the upper layer.
+/// Returns the offset in the IPv6 packet of the field that contains the protocol of the upper
+/// layer.
 fn next_header_at(frame: &[u8], parsed: &Parsed) -> u32 {
     let ip = frame.get(usize::from(parsed.l3)..usize::from(parsed.end)).unwrap_or_default();
     let last = Ipv6::parse(ip).ok().and_then(|ip| ip.extensions().map_while(Result::ok).last());

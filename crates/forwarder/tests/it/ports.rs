@@ -141,8 +141,8 @@ fn other_ports_have_no_service_and_tiny_fragments_are_dropped() {
         for (protocol, carried) in [(SCTP, 8), (UDP_LITE, 0)] {
             let payload = payload(protocol, (4000, SERVED), 100);
             let piece = Datagram { source, vip, protocol, id: 9, payload }.piece(0, carried);
-            // A fragment without its ports is malformed, and a fragment with a part of the header is
-            // too small.
+            // A fragment without its ports is malformed, and a fragment with a part of the header
+            // is too small.
             let reason = if carried == 0 { DropReason::Malformed } else { DropReason::FragmentTiny };
             assert_eq!(bed.all(&piece)[0].0, Verdict::Drop(reason));
         }

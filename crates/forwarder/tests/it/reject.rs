@@ -1,5 +1,5 @@
-//! Tests of VIPs that reject packets. A list of rules, which shares no code with the pipeline, gives
-//! the expected verdict, and etherparse reads the reply.
+//! Tests of VIPs that reject packets. A list of rules, which shares no code with the pipeline,
+//! gives the expected verdict, and etherparse reads the reply.
 
 use std::net::IpAddr;
 

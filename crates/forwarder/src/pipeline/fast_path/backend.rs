@@ -53,7 +53,8 @@ impl Core {
     }
 
     /// Begins a new flow in the common case: the service has no limits, the source is neither
-    /// martian nor a VIP, and the first Maglev choice is serving. Otherwise returns `false` and changes no state.
+    /// martian nor a VIP, and the first Maglev choice is serving. Otherwise returns `false` and
+    /// changes no state.
     #[inline(always)]
     fn begin_fast(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, place: &mut FastPacket) -> bool {
         let (snapshot, service) = (batch.snapshot, batch.snapshot.service(place.service));
