@@ -1,6 +1,7 @@
 //! Implements `backend`, `vip list`, `health list` and `flow`, which show the state of backends,
 //! VIPs, health checks and flows, and change it.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -15,10 +16,11 @@ use config::words::count;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::client::{Common, Reach, escape};
+use crate::client::{Common, Reach, escape, whole_seconds};
 use crate::failure::{usage, verdict};
 use crate::out::errln;
 use crate::table::{ago, failed, lines, or_dash, table, word};
+use crate::vip_overrides::{self, Announce, Withdraw};
 
 /// The backend that a command applies to.
 #[derive(Debug, Args)]
@@ -43,12 +45,6 @@ pub struct Beside {
     /// end)
     #[arg(long = "for", value_name = "TIME", value_parser = whole_seconds)]
     lasts: Option<u64>,
-}
-
-pub(crate) fn whole_seconds(text: &str) -> Result<u64, String> {
-    let time = parse_duration(text).filter(|time| time.subsec_nanos() == 0 && !time.is_zero());
-    let wrong = || "expected whole seconds with a unit, such as 30s or 2h".to_owned();
-    time.map(|time| time.as_secs()).ok_or_else(wrong)
 }
 
 /// The subcommands of `sluicegate backend`.
@@ -134,8 +130,13 @@ fn time(text: &str) -> Result<Duration, String> {
 /// The subcommands of `sluicegate vip`.
 #[derive(Debug, Subcommand)]
 pub enum VipVerb {
-    /// List all services of all VIPs; the exit code is 1 if one is not ready
+    /// List all services of all VIPs; the exit code is 1 if a VIP is not ready
     List(Common),
+    /// End a withdrawal and the hold-down of a VIP, and suspend its flap damping
+    Announce(Announce),
+    /// Withdraw the routes of a VIP on this machine for a limited time; the machine keeps forwarding
+    /// packets
+    Withdraw(Withdraw),
 }
 
 /// The subcommands of `sluicegate health`.
@@ -335,10 +336,28 @@ fn state_by_vip(row: &BackendRow) -> String {
 }
 
 /// Runs a subcommand of `vip`.
-pub fn vip(VipVerb::List(common): &VipVerb) -> anyhow::Result<ExitCode> {
+pub fn vip(verb: &VipVerb) -> anyhow::Result<ExitCode> {
+    match verb {
+        VipVerb::List(common) => list_vips(common),
+        VipVerb::Announce(asked) => vip_overrides::announce(asked),
+        VipVerb::Withdraw(asked) => vip_overrides::withdraw(asked),
+    }
+}
+
+fn list_vips(common: &Common) -> anyhow::Result<ExitCode> {
     let rows: Vec<VipRow> = common.get("/v1/vips")?;
-    let headings =
-        ["vip", "addresses", "service", "pool", "served by", "serving", "ready", ">flows", ">packets"];
+    let headings = [
+        "vip",
+        "addresses",
+        "service",
+        "pool",
+        "served by",
+        "serving",
+        "announced to",
+        "ready",
+        ">flows",
+        ">packets",
+    ];
     let row = |vip: &VipRow, service: &ServiceRow| {
         [
             vip.name.clone(),
@@ -351,7 +370,8 @@ pub fn vip(VipVerb::List(common): &VipVerb) -> anyhow::Result<ExitCode> {
                 format!("redirected to {}", service.redirected_to.join(", "))
             },
             serving(service),
-            if service.ready { "yes" } else { "no" }.to_owned(),
+            or_dash(vip.announced_to.as_ref().filter(|peers| !peers.is_empty()).map(|peers| peers.join(" "))),
+            if vip.ready { "yes" } else { "no" }.to_owned(),
             or_dash(service.flows),
             service.packets.to_string(),
         ]
@@ -360,7 +380,8 @@ pub fn vip(VipVerb::List(common): &VipVerb) -> anyhow::Result<ExitCode> {
     common.show(&list, |list| {
         let services =
             |vip: &'_ VipRow| vip.services.iter().map(|service| row(vip, service)).collect::<Vec<_>>();
-        table(headings, list.vips.iter().flat_map(services))
+        let why = list.vips.iter().flat_map(|vip| vip.not_ready.clone()).collect::<BTreeSet<_>>();
+        table(headings, list.vips.iter().flat_map(services)) + &lines("", &Vec::from_iter(why))
     })?;
     Ok(verdict(list.vips.iter().all(|vip| vip.ready)))
 }

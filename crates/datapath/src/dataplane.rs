@@ -360,6 +360,12 @@ impl DataPlane {
         self.monitor.stalled()
     }
 
+    /// Restarts the time that [`DataPlane::stalled`] returns, after a time in which threads could not
+    /// be checked.
+    pub fn restart_stall(&mut self) {
+        self.monitor.restart_stall();
+    }
+
     /// Returns the time for which the process did not run, if it was not reported before.
     pub fn pause(&mut self) -> Option<Pause> {
         self.monitor.pause()
