@@ -38,6 +38,7 @@ mod path_mtu;
 mod probe;
 mod queues;
 mod quick_start;
+mod readiness;
 mod refusals;
 mod reload;
 mod remote;

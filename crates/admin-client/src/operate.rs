@@ -134,8 +134,8 @@ pub enum VipVerb {
     List(Common),
     /// End a withdrawal and the hold-down of a VIP, and suspend its flap damping
     Announce(Announce),
-    /// Withdraw the routes of a VIP on this machine for a limited time; the machine keeps forwarding
-    /// packets
+    /// Withdraw the routes of a VIP on this machine for a limited time; the machine keeps
+    /// forwarding packets
     Withdraw(Withdraw),
 }
 

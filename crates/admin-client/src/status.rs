@@ -13,8 +13,8 @@ use crate::log_level::describe_override;
 use crate::table::{ago, clean, word};
 use crate::vip_overrides::describe_override as describe_vip_override;
 
-/// Prints the status. The exit code is 1 if the machine or a VIP is not ready, or if a thread, a link, a health
-/// check, the last reload or BGP has a problem.
+/// Prints the status. The exit code is 1 if the machine or a VIP is not ready, or if a thread, a
+/// link, a health check, the last reload or BGP has a problem.
 pub fn status(common: &Common) -> anyhow::Result<ExitCode> {
     let status: Status = common.get("/v1/status")?;
     common.show(&status, words)?;

@@ -243,8 +243,8 @@ pub(super) struct AboutVip {
     for_seconds: Option<u64>,
 }
 
-/// Withdraws the VIP `name` or announces it, or announces all VIPs if `name` is `None`. A withdrawal
-/// needs a reason and a duration.
+/// Withdraws the VIP `name` or announces it, or announces all VIPs if `name` is `None`. A
+/// withdrawal needs a reason and a duration.
 pub(super) async fn override_vip(
     state: State<AppState>,
     name: Option<Result<Path<String>, PathRejection>>,

@@ -1,5 +1,6 @@
 //! The control-plane state that the old process hands over to the new process: overrides, health
-//! states, announcements, learned path MTUs, and the memcached servers that must be flushed before they serve.
+//! states, announcements, learned path MTUs, and the memcached servers that must be flushed before
+//! they serve.
 //!
 //! [`HandedState`] refers to objects by name instead of by number, so the new process can apply it
 //! to its own configuration. The binary transfers the state between the processes. `datapath` hands

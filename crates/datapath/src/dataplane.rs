@@ -360,8 +360,8 @@ impl DataPlane {
         self.monitor.stalled()
     }
 
-    /// Restarts the time that [`DataPlane::stalled`] returns, after a time in which threads could not
-    /// be checked.
+    /// Restarts the time that [`DataPlane::stalled`] returns, after a time in which threads could
+    /// not be checked.
     pub fn restart_stall(&mut self) {
         self.monitor.restart_stall();
     }

@@ -32,7 +32,7 @@ pub(crate) struct Liveness {
     /// The total time for which the forwarder was unhealthy.
     unhealthy: Duration,
     /// The reasons why the machine was not ready, when [`Liveness::news`] was last called.
-    told: Vec<String>,
+    reported: Vec<String>,
 }
 
 impl Liveness {
@@ -48,7 +48,7 @@ impl Liveness {
             heart,
             taken: None,
             unhealthy: Duration::ZERO,
-            told: Readiness::default().not_ready(),
+            reported: Readiness::default().not_ready(),
         }
     }
 
@@ -159,7 +159,7 @@ impl Liveness {
     /// the last call.
     pub(crate) fn news(&mut self) -> bool {
         let now = self.readiness.borrow().not_ready();
-        if now == self.told || !self.has_results() {
+        if now == self.reported || !self.has_results() {
             return false;
         }
         if now.is_empty() {
@@ -170,7 +170,7 @@ impl Liveness {
             // 503. `sluicegate status` shows more.
             tracing::warn!(change = "machine", why = now.join("; "), "machine not ready");
         }
-        self.told = now;
+        self.reported = now;
         true
     }
 

@@ -458,6 +458,13 @@ impl Daemon {
         self.look_at_readiness(&rows);
     }
 
+    /// Updates the readiness for a response, so that it agrees with the BGP state in the same
+    /// response.
+    fn refresh_readiness(&mut self) {
+        let rows = self.controller.vip_rows(&self.publisher.current(), |_| Default::default());
+        self.look_at_readiness(&rows);
+    }
+
     /// Updates the readiness of the machine and of its VIPs.
     fn look_at_readiness(&mut self, rows: &[VipRow]) {
         let vips = self.announcer.vip_states(rows);

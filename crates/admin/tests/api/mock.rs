@@ -85,7 +85,7 @@ fn answer(command: Command, readings: &mut u64) {
         Command::Log(answer) => drop(answer.send(log_level(None))),
         Command::OverrideLog { command, answer } => drop(answer.send(log_change(command))),
         Command::Machine { action, answer } => drop(answer.send(machine(action))),
-        Command::Vip { action, answer, .. } => drop(answer.send(Ok(vip_change(action)))),
+        Command::Vip { action, answer, .. } => drop(answer.send(Ok(vip_change(action, bgp().vips)))),
         Command::Upgrade { binary, answer } => drop(answer.send(upgrade(binary.as_deref()))),
         Command::Reload { terms, answer } => drop(answer.send(Ok(confirmed(report(), &terms)))),
         Command::PutConfig { text, if_match, terms, answer } => {
@@ -181,7 +181,7 @@ pub(crate) fn status() -> Status {
         uptime_seconds: 3_725.5,
         ready: false,
         vip_faults: vec!["not announced: dl, held down".into()],
-        vip_overrides: vip_change(VipAction::Withdraw).overrides,
+        vip_overrides: vip_change(VipAction::Withdraw, Vec::new()).overrides,
         not_ready: vec!["no VIP is ready".into()],
         stopping: false,
         forwarder: ForwarderView { healthy: true, ..ForwarderView::default() },
@@ -321,18 +321,6 @@ fn health() -> HealthView {
         own_fault: Some("held".into()),
         targets: vec![target(CheckState::Up, None), target(CheckState::Down, Some([203, 0, 113, 10]))],
     }
-}
-
-fn vip_change(action: VipAction) -> VipChange {
-    let given = VipOverrideRow {
-        vip: "www".into(),
-        action,
-        since_seconds: 0.0,
-        by: "uid 0".into(),
-        reason: Some("a new resolver".into()),
-        ends_in_seconds: 60.0,
-    };
-    VipChange { vips: bgp().vips, overrides: vec![given], notes: vec!["lost at a restart".into()] }
 }
 
 pub(crate) fn bgp() -> BgpView {

@@ -1,9 +1,9 @@
 //! Overrides of announcements, which operators set with `vip withdraw` and `vip announce`.
 //!
-//! `withdraw` withdraws the routes of a VIP on this machine for maintenance, while the machine keeps
-//! forwarding its packets. `announce` ends the hold-down of a VIP and suspends its flap damping.
-//! A VIP has at most one override, and each override ends by itself. Invariant: overrides survive
-//! reloads and upgrades, but not a restart.
+//! `withdraw` withdraws the routes of a VIP on this machine for maintenance, while the machine
+//! keeps forwarding its packets. `announce` ends the hold-down of a VIP and suspends its flap
+//! damping. A VIP has at most one override, and each override ends by itself. Invariant: overrides
+//! survive reloads and upgrades, but not a restart.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

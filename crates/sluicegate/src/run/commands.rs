@@ -161,7 +161,8 @@ impl Daemon {
         });
     }
 
-    fn answer_vips(&self, answer: Answer<Vec<VipRow>>) {
+    fn answer_vips(&mut self, answer: Answer<Vec<VipRow>>) {
+        self.refresh_readiness();
         let (threads, snapshot) = (&self.forwarding.plane.counters, self.publisher.current());
         let mut rows = self.controller.vip_rows(&snapshot, |id| of_service(threads, id.0));
         self.lifecycle.liveness.readiness().fill(&mut rows);

@@ -18,6 +18,7 @@ impl Daemon {
     /// Sends the status. Files are read and tables are hashed on another thread, so that the
     /// control loop is not blocked.
     pub(super) fn answer_status(&mut self, answer: Answer<Status>) {
+        self.refresh_readiness();
         let (status, origin) = (self.status(), self.configuration.origin);
         let sources = match origin {
             Origin::Kept => self.controller.config().sources().to_vec(),

@@ -1,7 +1,7 @@
 //! The announcement history and the overrides that the old process of an upgrade hands over.
 //!
-//! A hold-down therefore continues in the new process, with its remaining time and its penalty. Both
-//! processes measure time from the start of the first process.
+//! A hold-down therefore continues in the new process, with its remaining time and its penalty.
+//! Both processes measure time from the start of the first process.
 
 use std::collections::BTreeMap;
 
