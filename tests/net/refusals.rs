@@ -115,7 +115,7 @@ fn foreign_xdp_program_is_named() {
     let (host, program) = (&bed.balancers[0], bed.program().unwrap());
     let args = ["decap", "--interface", host.device, "--from", "192.0.2.0/24", "--vip", "203.0.113.10"];
     let mut other = Process::start(&host.ns, "decap", program, &args).unwrap();
-    other.wait_for_line(BOUND, |line| line.contains("startup completed")).unwrap();
+    other.wait_for_line(BOUND, |line| line.contains("ready")).unwrap();
     let file = LbConfig::new(&bed).write(&bed, 0).unwrap();
     refused(&run(&bed, &file, "lb1"), &["lb0 already has an XDP program", "running `sluicegate decap`"]);
     assert!(other.stop(BOUND).unwrap().success(), "the other program was stopped");
