@@ -12,7 +12,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -115,7 +115,10 @@ async fn healthz(State(sources): State<Sources>) -> Response {
 
 /// Returns the readiness of the machine. If it is not ready because no VIP is announced, the
 /// response includes the reasons of the VIPs.
-async fn readyz(State(sources): State<Sources>) -> Response {
+async fn readyz(State(sources): State<Sources>, RawQuery(query): RawQuery) -> Response {
+    if query.is_some() {
+        return (StatusCode::BAD_REQUEST, NO_PARAMETERS).into_response();
+    }
     if sources.readiness.has_changed().is_err() {
         return refuse(&format!("{GONE}\n"));
     }
@@ -169,6 +172,7 @@ const SCRAPE_TIME: Duration = Duration::from_secs(5);
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 const WELL: &str = "healthy\n";
 const READY: &str = "ready\n";
+const NO_PARAMETERS: &str = "/readyz has no parameters, /readyz/vip/NAME returns the state of a VIP\n";
 const MISDIRECTED: &str = "unknown host name, admin.metrics_hosts lists accepted names\n";
 const GONE: &str = "the run loop of the load balancer has ended";
 

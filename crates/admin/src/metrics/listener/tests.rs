@@ -117,7 +117,9 @@ async fn health_and_readiness_return_their_reasons() {
     let answer = scene.get("/readyz/vip/other%0a").await;
     begins(&answer, 404);
     assert!(answer.ends_with("\r\n\r\nVIP \"other\\n\" is not configured on this machine\n"), "{answer}");
-    begins(&scene.get("/readyz/vip/%ff").await, 400);
+    for path in ["/readyz/vip/%ff", "/readyz?vip=www"] {
+        begins(&scene.get(path).await, 400);
+    }
 
     scene.readiness.send_replace(Readiness::of(&Machine { draining: true, ..well() }, vips));
     begins(&scene.get("/healthz").await, 200);
