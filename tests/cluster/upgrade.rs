@@ -257,6 +257,8 @@ fn routes_stay(kind: RouterKind, peer: &str) {
         let looks = stay(&scene, kind, || {
             let ended = scene.verb(&["machine", "upgrade"]);
             assert_eq!(ended.code, Some(0), "{}{}\n{}", ended.out, ended.err, scene.lb.process.tail());
+            let ready = scene.lb.ask_plainly("/readyz").unwrap();
+            assert_eq!(ready.0, 200, "{}, although the router keeps the routes", ready.1);
             let since = Instant::now();
             scene.has_sessions();
             println!("{kind:?}: sessions {:?} after {}", since.elapsed(), ended.out.trim());

@@ -9,7 +9,7 @@ use testbed::{Bed, BedSpec, LbConfig, Router, RouterKind, eventually};
 use crate::scene::{BOUND, Scene, verb};
 
 /// BIRD in the router's namespace, configured to install no kernel routes.
-struct Bird(Router);
+pub(crate) struct Bird(pub(crate) Router);
 
 impl Bird {
     fn start(bed: &Bed) -> Self {
@@ -28,7 +28,7 @@ impl Bird {
         start.elapsed()
     }
 
-    fn has(&self, scene: &Scene, count: usize) -> Duration {
+    pub(crate) fn has(&self, scene: &Scene, count: usize) -> Duration {
         self.until(scene, "show route", |text| {
             VIPS.iter().filter(|vip| text.contains(**vip)).count() == count
         })
@@ -37,7 +37,7 @@ impl Bird {
 
 const VIPS: [&str; 2] = ["203.0.113.10/32", "2001:db8:f::10/128"];
 
-const BIRD: &str = "log stderr all;
+pub(crate) const BIRD: &str = "log stderr all;
 router id 192.0.2.0;
 protocol device { scan time 1; }
 protocol direct { ipv4; ipv6; }
@@ -48,7 +48,7 @@ protocol bgp v6 { local 2001:db8:0:1::ff as 65000; neighbor 2001:db8:0:1::1 as 6
   hold time 60; error wait time 1, 2; connect delay time 1; ipv6 { import all; export none; }; }
 ";
 
-fn announced(bed: &Bed) -> LbConfig {
+pub(crate) fn announced(bed: &Bed) -> LbConfig {
     let key = bed.dir().join("bgp.key");
     if !key.exists() {
         std::fs::write(&key, "s3cret\n").unwrap();
@@ -98,7 +98,7 @@ hold_time = "60s"
 max_retry = "2s"
 "#;
 
-fn scene() -> (Scene, Bird) {
+pub(crate) fn scene() -> (Scene, Bird) {
     let scene = Scene::new(&BedSpec { backends: 2, ..BedSpec::default() }, announced);
     let bird = Bird::start(&scene.bed);
     (scene, bird)
@@ -112,7 +112,7 @@ fn status(scene: &Scene) -> (i32, Value) {
 }
 
 /// Sets the link of a backend up or down.
-fn link(scene: &Scene, backend: usize, state: &str) {
+pub(crate) fn link(scene: &Scene, backend: usize, state: &str) {
     let host = &scene.bed.backends[backend];
     scene.bed.router.ip(&format!("link set {} {state}", host.port)).unwrap();
     if state == "up" {
@@ -261,7 +261,7 @@ fn drain_marks_then_withdraws_then_closes_session() {
     assert_eq!(order("undrain").code, Some(0));
     bird.until(&scene, "show route all 203.0.113.10/32", |text| text.contains("(65101,10)") && !marked(text));
     assert_eq!(order("undrain").code, Some(1), "undrain must fail without a drain");
-    assert_eq!(scene.balancer.ask_plainly("/readyz").unwrap().0, 200);
+    scene.wait_until_ready();
     scene.balancer.process.signal(Signal::SIGTERM).unwrap();
     bird.until(&scene, "show route all 203.0.113.10/32", marked);
     println!("routes withdrawn {:?} after they were marked with the community", bird.has(&scene, 0));

@@ -332,12 +332,14 @@ fn vip_without_backend_is_not_ready() {
         ordered(&scene, &["backend", "down", backend]);
     }
     let reported = eventually(BOUND, || {
-        let (status, words) = scene.balancer.ask_plainly("/readyz").unwrap();
+        let (status, words) = scene.balancer.ask_plainly("/readyz/vip/www").unwrap();
         (status == 503).then_some(words)
     });
-    assert!(reported.unwrap().contains("no backend serves VIP www"));
+    assert!(reported.unwrap().starts_with("not serving: www, no backend for www tcp 80"));
+    assert_eq!(scene.balancer.ask_plainly("/readyz").unwrap().0, 200);
     ordered(&scene, &["backend", "up", "b1"]);
-    scene.wait_until_ready();
+    let served = || (scene.balancer.ask_plainly("/readyz/vip/www").unwrap().0 == 200).then_some(());
+    assert!(eventually(BOUND, served).is_some());
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn each_state_change_is_logged_as_event_once() {
         link.join(bed.balancers[0].ns.device(SPARE), bed.router.device(SPARE_PORT)).unwrap();
         checked(bed)
     });
-    wait_for(&scene, "machine", "ready");
+    wait_for(&scene, "machine", "startup completed");
 
     // The backend b2 fails. Then the backend b1 is drained, and the VIPs have no backend left.
     drop(scene.bed.http.remove(1));
@@ -64,10 +64,10 @@ fn each_state_change_is_logged_as_event_once() {
     run(&scene, &["backend", "drain", "b1", "--for", "1s", "--reason", "a new kernel"]);
     let order = wait_for(&scene, "override", "operator command: drain backend b1, for 1 s");
     assert_eq!((&order["cause"], &order["about"]["client"]), (&"a new kernel".into(), &"uid 0".into()));
-    let vip = wait_for(&scene, "vip", "VIP not ready");
-    assert!(vip["about"]["service"].as_str().unwrap().contains("tcp 80"), "{vip:#}");
+    let vip = wait_for(&scene, "vip", "VIP not served");
+    assert!(vip["cause"].as_str().unwrap().contains("tcp 80"), "{vip:#}");
     wait_for(&scene, "override", "state override expired");
-    wait_for(&scene, "vip", "VIP ready again");
+    wait_for(&scene, "vip", "VIP served again");
 
     // One reload succeeds, and one is rejected.
     let config = checked(&scene.bed);

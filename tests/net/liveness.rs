@@ -51,7 +51,12 @@ fn detached_program_is_unhealthy_within_a_second() {
     bpftool(&format!("link detach id {link}"));
     let why = "no XDP program is attached to lb0";
     println!("unhealthy {:?} after the program was detached", becomes_unhealthy(&mut scene, broken, why));
-    manager.wait_for(BOUND, &format!("STATUS={why}")).unwrap();
+    manager
+        .wait_for(
+            BOUND,
+            &format!("STATUS=not ready ({why}), generation 1: 2 VIP addresses, 3 backends on lb0"),
+        )
+        .unwrap();
     // The balancer must stop sending heartbeats, so none arrives within twice the watchdog
     // interval.
     let silence = manager.next(2 * WATCHDOG);

@@ -40,6 +40,7 @@ mod path_mtu;
 mod probe;
 mod queues;
 mod quick_start;
+mod readiness;
 mod refusals;
 mod reject;
 mod reload;

@@ -98,7 +98,7 @@ fn threads(process: &Process, field: &str) -> BTreeMap<String, String> {
 fn unit_serves_traffic_and_notifies_systemd() {
     let (mut scene, manager) = scene_as_unit(&[VIP_V4, VIP_V6], "60s");
     let ready = manager.wait_for(BOUND, "READY=1").unwrap();
-    assert!(ready.contains("\nSTATUS=generation 1: 2 VIP addresses, 3 backends on lb0\n"), "{ready}");
+    assert!(ready.contains("\nSTATUS=ready, generation 1: 2 VIP addresses, 3 backends on lb0\n"), "{ready}");
     scene.ask(true, 8);
     scene.ask(false, 8);
     let balancer = &scene.balancer.process;

@@ -19,12 +19,12 @@ use testbed::{
 use crate::scene::{BOUND, Scene, verb};
 
 /// A balancer whose process is replaced several times.
-struct Line {
-    scene: Scene,
+pub(crate) struct Line {
+    pub(crate) scene: Scene,
 }
 
 impl Line {
-    fn start(spec: &BedSpec, environment: &[&str], config: impl FnOnce(&Bed) -> LbConfig) -> Self {
+    pub(crate) fn start(spec: &BedSpec, environment: &[&str], config: impl FnOnce(&Bed) -> LbConfig) -> Self {
         let bed = Bed::new(spec).unwrap();
         let config = config(&bed);
         let decaps = Decap::start_all(&bed).unwrap();
@@ -37,14 +37,14 @@ impl Line {
         verb(&self.scene.bed, &[args, &["--socket", socket.to_str().unwrap()]].concat())
     }
 
-    fn json(&self, args: &[&str]) -> Value {
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
         let ended = self.run(&[args, &["--json"]].concat());
         assert!(matches!(ended.code, Some(0 | 1)), "{args:?}: {}{}", ended.out, ended.err);
         serde_json::from_str(&ended.out).unwrap()
     }
 
     /// Upgrades to a new process and returns the JSON result.
-    fn upgrade(&self, binary: Option<&Path>) -> Value {
+    pub(crate) fn upgrade(&self, binary: Option<&Path>) -> Value {
         let before = self.json(&["status"])["boot_id"].clone();
         let binary = binary.map(|path| path.to_str().unwrap());
         let args: Vec<&str> = ["machine", "upgrade", "--json"].into_iter().chain(binary).collect();

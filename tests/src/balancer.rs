@@ -58,7 +58,7 @@ impl Balancer {
         let process = Process::start(&host.ns, &host.name, program, &args)?;
         let admin = LbConfig::admin_socket(bed, index);
         let mut balancer = Self { process, index, admin, has_heirs: false };
-        balancer.process.wait_for_line(READY_BOUND, says_ready)?;
+        balancer.process.wait_for_line(READY_BOUND, |line| line.contains("startup completed"))?;
         Ok(balancer)
     }
 
@@ -199,7 +199,7 @@ pub fn binary() -> Result<PathBuf> {
     found.context("release/sluicegate is missing, build it with `cargo build --release -p sluicegate`")
 }
 
-/// Returns `true` if a log line reports that the balancer is ready. Lines with "not ready" are
+/// Returns `true` if a log line reports that `decap` is ready. Lines with "not ready" are
 /// ignored.
 pub(crate) fn says_ready(line: &str) -> bool {
     let mut before = "";

@@ -122,6 +122,9 @@ pub fn capture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     });
     say(&blocks);
     followed?;
+    if !reader_gone && blocks.statistics.is_none() && blocks.packets == 0 {
+        errln!("sluicegate: the capture ended before its first packet, number of lost packets unknown");
+    }
     Ok(verdict(reader_gone || blocks.statistics.is_some()))
 }
 

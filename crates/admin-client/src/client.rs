@@ -50,6 +50,13 @@ pub fn patience(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected a duration from 1ms to 1h, such as 10s".to_owned())
 }
 
+/// Parses a duration of at least one second, in whole seconds.
+pub(crate) fn whole_seconds(text: &str) -> Result<u64, String> {
+    let time = parse_duration(text).filter(|time| time.subsec_nanos() == 0 && !time.is_zero());
+    let wrong = || "expected whole seconds with a unit, such as 30s or 2h".to_owned();
+    time.map(|time| time.as_secs()).ok_or_else(wrong)
+}
+
 /// The options that most subcommands share: the admin socket, the response timeout and the output
 /// format.
 #[derive(Debug, Args)]

@@ -12,7 +12,7 @@ use config::words::count;
 use time::OffsetDateTime;
 
 use crate::client::Common;
-use crate::operate::whole_seconds;
+use crate::client::whole_seconds;
 use crate::out::{errln, outln};
 use crate::table::{clean, json_line, lines};
 

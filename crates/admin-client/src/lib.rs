@@ -35,6 +35,7 @@ mod signals;
 mod status;
 mod table;
 mod top;
+mod vip_overrides;
 
 pub use capture::{Arguments as CaptureArguments, capture};
 pub use client::{Client, Common, Endpoint, Reach, Remote, escape, patience};

@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::Args;
 
 use crate::client::Common;
-use crate::operate::whole_seconds;
+use crate::client::whole_seconds;
 use crate::out::file_or_stdin;
 use crate::status::waiting;
 use crate::table::{ago, lines, or_dash, table, word};

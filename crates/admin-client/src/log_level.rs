@@ -5,9 +5,8 @@ use std::process::ExitCode;
 use admin::view::{LogChange, LogLevel, LogLevelOverrideRow, LogView};
 use clap::{Args, Subcommand};
 
-use crate::client::{Common, escape};
+use crate::client::{Common, escape, whole_seconds};
 use crate::failure::{usage, verdict};
-use crate::operate::whole_seconds;
 use crate::table::{ago, clean, lines};
 
 /// The subcommands of `sluicegate log`.

@@ -1,6 +1,7 @@
 //! Implements `backend`, `vip list`, `health list` and `flow`, which show the state of backends,
 //! VIPs, health checks and flows, and change it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -16,11 +17,12 @@ use config::words::count;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::client::{Common, Endpoint, Reach, escape};
+use crate::client::{Common, Endpoint, Reach, escape, whole_seconds};
 use crate::failure::{usage, verdict};
 use crate::filter::{BACKEND_STATES, CHECK_STATES, FLOW_STATES, Of, in_states};
 use crate::out::errln;
 use crate::table::{ago, failed, lines, or_dash, table, word};
+use crate::vip_overrides::{self, Announce, Withdraw};
 
 /// The backend that a command applies to.
 #[derive(Debug, Args)]
@@ -45,12 +47,6 @@ pub struct Beside {
     /// end)
     #[arg(long = "for", value_name = "TIME", value_parser = whole_seconds)]
     lasts: Option<u64>,
-}
-
-pub(crate) fn whole_seconds(text: &str) -> Result<u64, String> {
-    let time = parse_duration(text).filter(|time| time.subsec_nanos() == 0 && !time.is_zero());
-    let wrong = || "expected whole seconds with a unit, such as 30s or 2h".to_owned();
-    time.map(|time| time.as_secs()).ok_or_else(wrong)
 }
 
 /// The subcommands of `sluicegate backend`.
@@ -148,6 +144,11 @@ fn time(text: &str) -> Result<Duration, String> {
 pub enum VipVerb {
     /// List VIPs with their services; the exit code is 1 if one of them is not ready
     List(VipList),
+    /// End a withdrawal and the hold-down of a VIP, and suspend its flap damping
+    Announce(Announce),
+    /// Withdraw the routes of a VIP on this machine for a limited time; the machine keeps
+    /// forwarding packets
+    Withdraw(Withdraw),
 }
 
 /// The subcommands of `sluicegate health`.
@@ -427,14 +428,32 @@ fn state_by_vip(row: &BackendRow) -> String {
 }
 
 /// Runs a subcommand of `vip`.
-pub fn vip(VipVerb::List(VipList { of, state, common }): &VipVerb) -> anyhow::Result<ExitCode> {
+pub fn vip(verb: &VipVerb) -> anyhow::Result<ExitCode> {
+    match verb {
+        VipVerb::List(asked) => list_vips(asked),
+        VipVerb::Announce(asked) => vip_overrides::announce(asked),
+        VipVerb::Withdraw(asked) => vip_overrides::withdraw(asked),
+    }
+}
+
+fn list_vips(VipList { of, state, common }: &VipList) -> anyhow::Result<ExitCode> {
     let mut rows: Vec<VipRow> = common.get("/v1/vips")?;
     of.vips(&mut rows)?;
     rows.retain(|vip| state.as_ref().is_none_or(|state| vip.ready == (state == "ready")));
     let all_ready = rows.iter().all(|vip| vip.ready);
     let more = of.most.cut(&mut rows);
-    let headings =
-        ["vip", "addresses", "service", "pool", "served by", "serving", "ready", ">flows", ">packets"];
+    let headings = [
+        "vip",
+        "addresses",
+        "service",
+        "pool",
+        "served by",
+        "serving",
+        "announced to",
+        "ready",
+        ">flows",
+        ">packets",
+    ];
     let row = |vip: &VipRow, service: &ServiceRow| {
         [
             vip.name.clone(),
@@ -447,7 +466,8 @@ pub fn vip(VipVerb::List(VipList { of, state, common }): &VipVerb) -> anyhow::Re
                 format!("redirected to {}", service.redirected_to.join(", "))
             },
             serving(service),
-            if service.ready { "yes" } else { "no" }.to_owned(),
+            or_dash(vip.announced_to.as_ref().filter(|peers| !peers.is_empty()).map(|peers| peers.join(" "))),
+            if vip.ready { "yes" } else { "no" }.to_owned(),
             or_dash(service.flows),
             service.packets.to_string(),
         ]
@@ -456,7 +476,8 @@ pub fn vip(VipVerb::List(VipList { of, state, common }): &VipVerb) -> anyhow::Re
     common.show(&list, |list| {
         let services =
             |vip: &'_ VipRow| vip.services.iter().map(|service| row(vip, service)).collect::<Vec<_>>();
-        table(headings, list.vips.iter().flat_map(services)) + &more
+        let why = list.vips.iter().flat_map(|vip| vip.not_ready.clone()).collect::<BTreeSet<_>>();
+        table(headings, list.vips.iter().flat_map(services)) + &more + &lines("", &Vec::from_iter(why))
     })?;
     Ok(verdict(all_ready))
 }

@@ -97,7 +97,13 @@ pub fn bgp(BgpVerb::Status(BgpStatus { vip, state, most, common }): &BgpVerb) ->
 
 fn words(view: &BgpView) -> String {
     let (Some(asn), Some(router_id)) = (view.asn, view.router_id) else {
-        return "BGP is off, because the configuration has no peers for this machine\n".to_owned();
+        // If BGP could not start, a warning names the error.
+        let why = if view.warnings.is_empty() {
+            "off, because the configuration has no peers for this machine"
+        } else {
+            "not running"
+        };
+        return format!("BGP is {why}\n{}", lines("warning: ", &view.warnings));
     };
     let stage = match view.stage {
         DrainStage::Serving => String::new(),
@@ -142,7 +148,7 @@ fn peers(rows: &[BgpPeerRow]) -> String {
     table(headings, rows.iter().map(row))
 }
 
-fn vips(rows: &[AnnouncedVip]) -> String {
+pub(crate) fn vips(rows: &[AnnouncedVip]) -> String {
     let headings = ["vip", "state", "route", "to", ">med", "communities", "why not"];
     let row = |row: &AnnouncedVip, route: Option<&RouteRow>| {
         let backup = if row.backup { " (backup)" } else { "" };
@@ -251,6 +257,7 @@ mod tests {
             why: why.map(Into::into),
             returns_in_seconds: None,
             since_seconds: None,
+            by_family: false,
             withdrawals: 0,
             not_announced_seconds: 0.0,
             backup: false,
@@ -280,5 +287,7 @@ mod tests {
             "{page}"
         );
         assert!(words(&BgpView::default()).contains("no peers for this machine"));
+        let failed = BgpView { warnings: vec!["bgp: cannot start".to_owned()], ..BgpView::default() };
+        assert_eq!(words(&failed), "BGP is not running\nwarning: bgp: cannot start\n");
     }
 }

@@ -11,9 +11,10 @@ use crate::client::Common;
 use crate::failure::verdict;
 use crate::log_level::describe_override;
 use crate::table::{ago, clean, word};
+use crate::vip_overrides::describe_override as describe_vip_override;
 
-/// Prints the status. The exit code is 1 if traffic is not served, or if a thread, a link, a health
-/// check, the last reload or BGP has a problem.
+/// Prints the status. The exit code is 1 if the machine or a VIP is not ready, or if a thread, a
+/// link, a health check, the last reload or BGP has a problem.
 pub fn status(common: &Common) -> anyhow::Result<ExitCode> {
     let status: Status = common.get("/v1/status")?;
     common.show(&status, words)?;
@@ -26,7 +27,8 @@ fn is_well(status: &Status) -> bool {
     let announced =
         status.bgp.as_ref().is_none_or(|bgp| bgp.established == bgp.peers && bgp.announced == bgp.vips);
     let linked = status.interfaces.iter().all(InterfaceRow::is_well);
-    status.ready && status.forwarder.healthy && linked && checked && !refused && announced
+    let served = status.vips.ready == status.vips.total;
+    status.ready && served && status.forwarder.healthy && linked && checked && !refused && announced
 }
 
 fn words(status: &Status) -> String {
@@ -41,6 +43,9 @@ fn words(status: &Status) -> String {
     }
     for row in &status.overrides {
         page.line("override", overridden(row));
+    }
+    for row in &status.vip_overrides {
+        page.line("override", describe_vip_override(row));
     }
     if let Some(order) = &status.log_level_override {
         page.line("log level", describe_override(order));
@@ -92,11 +97,7 @@ fn machine(page: &mut Page, status: &Status) {
 /// Prints the states of VIPs, backends and routers.
 fn traffic(page: &mut Page, status: &Status) {
     let Status { vips, down: names, .. } = status;
-    page.lines(
-        "VIPs",
-        &format!("{} of {} ready", vips.ready, vips.total),
-        &named("not ready", &names.vips, vips.total - vips.ready),
-    );
+    page.lines("VIPs", &format!("{} of {} ready", vips.ready, vips.total), &status.vip_faults);
     let states = backend_states(status.backends);
     page.lines("backends", &states, &named("down", &names.backends, status.backends.down));
     if let Some(bgp) = status.bgp {
@@ -215,6 +216,38 @@ mod tests {
         let page = words(&Status { log_level_override: Some(debug_for_ten_minutes()), ..Status::default() });
         assert!(page.contains("log level    debug, set 5s ago by uid 0, ends in 9m55s\n"), "{page}");
         assert!(!words(&Status::default()).contains("log level"));
+    }
+
+    #[test]
+    fn exit_code_1_has_a_line_that_explains_it() {
+        let bgp = BgpTotals { peers: 2, established: 2, vips: 2, announced: 2 };
+        let mut well = Status { ready: true, bgp: Some(bgp), ..Status::default() };
+        (well.forwarder.healthy, well.vips.total, well.vips.ready) = (true, 2, 2);
+        assert!(is_well(&well));
+        let refused = LastReload {
+            unix_seconds: 0,
+            outcome: ReloadOutcome::Refused,
+            took_ms: 1.0,
+            message: "x".into(),
+        };
+        type Change<'a> = &'a dyn Fn(&mut Status);
+        let changes: [(Change<'_>, &str); 7] = [
+            (&|status| (status.ready, status.not_ready) = (false, vec!["eth0 down".into()]), "eth0 down"),
+            (
+                &|status| (status.vips.ready, status.vip_faults) = (1, vec!["not announced: dl".into()]),
+                "VIPs         1 of 2 ready\n             not announced: dl\n",
+            ),
+            (&|status| status.forwarder.healthy = false, "forwarder    not healthy"),
+            (&|status| status.own_fault = Some("x".into()), "local failure"),
+            (&|status| status.last_reload = Some(refused.clone()), "last reload  refused"),
+            (&|status| status.bgp = Some(BgpTotals { established: 1, ..bgp }), "1 of 2 with a session"),
+            (&|status| status.bgp = Some(BgpTotals { announced: 1, ..bgp }), "1 of 2 VIPs announced"),
+        ];
+        for (change, line) in changes {
+            let mut status = well.clone();
+            change(&mut status);
+            assert!(!is_well(&status) && words(&status).contains(line), "{line}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::view::{
     BackendChange, BackendRow, BgpView, CaptureEnd, ConfigView, Confirmed, EventKind, EventsView, FlowPage,
     GenerationView, HealthView, HistoryView, HotKeysView, LogChange, LogLevel, LogView, MachineDrain, Purged,
-    Refusal, ReloadReport, Status, Upgraded, VipRow, WhereView,
+    Refusal, ReloadReport, Status, Upgraded, VipAction, VipChange, VipRow, WhereView,
 };
 use crate::stats::Stats;
 
@@ -86,6 +86,18 @@ pub enum Command {
         /// The affected backend in each of its pools, or a "not found" error if there is no such
         /// backend.
         answer: Answer<Result<BackendChange, Refusal>>,
+    },
+    /// Withdraws or announces VIPs.
+    Vip {
+        /// The name of the VIP, or `None` for all VIPs that this machine announces.
+        name: Option<String>,
+        /// The override to set.
+        action: VipAction,
+        /// The requester, the reason, and the duration of the override.
+        note: OverrideNote,
+        /// The announcements of the VIPs. The error is "conflict" if this machine does not announce
+        /// the VIP.
+        answer: Answer<Result<VipChange, Refusal>>,
     },
     /// Reads the configuration file again.
     Reload {

@@ -25,7 +25,7 @@ use super::refuse::{bad_request, plural};
 use super::server::Peer;
 use super::view::{
     BackendChange, Confirmed, EventKind, EventsView, FlowPage, GenerationView, LogChange, LogLevel,
-    MachineDrain, Purged, Refusal, RefusalKind, ReloadReport, Upgraded, WhereView,
+    MachineDrain, Purged, Refusal, RefusalKind, ReloadReport, Upgraded, VipAction, VipChange, WhereView,
 };
 
 type Asked<T> = Result<Json<T>, Refusal>;
@@ -252,6 +252,40 @@ pub(super) async fn override_backend(
     let (pool, reason) = (about.pool, note.reason.clone());
     let change = ask(&state, |answer| Command::Backend { name, pool, action, note, answer }).await??;
     Ok(done(AuditRecord::Said { words: with_effect(words, change.changed), reason }, change))
+}
+
+/// The parameters of a command for VIPs.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AboutVip {
+    reason: Option<String>,
+    for_seconds: Option<u64>,
+}
+
+/// Withdraws the VIP `name` or announces it, or announces all VIPs if `name` is `None`. A
+/// withdrawal needs a reason and a duration.
+pub(super) async fn override_vip(
+    state: State<AppState>,
+    name: Option<Result<Path<String>, PathRejection>>,
+    about: Result<Query<AboutVip>, QueryRejection>,
+    peer: Option<Extension<Peer>>,
+    action: VipAction,
+) -> Result<Done<VipChange>, Refusal> {
+    let name = name.transpose().map_err(|error| bad_request(error.body_text()))?.map(|Path(name)| name);
+    let Query(AboutVip { reason, for_seconds }) = query(about)?;
+    if action == VipAction::Withdraw && (reason.is_none() || for_seconds.is_none()) {
+        return Err(bad_request("a withdrawal needs the parameters reason and for_seconds"));
+    }
+    let lasts = for_seconds.map(|seconds| lasting("for_seconds", seconds)).transpose()?;
+    let note = OverrideNote { by: who(peer.as_deref()), reason: because(reason)?, lasts, then_down: None };
+    let target = name.as_ref().map_or_else(|| "all VIPs".to_owned(), |name| format!("VIP {name}"));
+    let words = match action {
+        VipAction::Announce => format!("announce {target} without flap damping"),
+        VipAction::Withdraw => format!("withdraw {target}"),
+    };
+    let (words, reason) = (words + &for_how_long(&note), note.reason.clone());
+    let change = ask(&state, |answer| Command::Vip { name, action, note, answer }).await??;
+    Ok(done(AuditRecord::Said { words, reason }, change))
 }
 
 fn for_how_long(note: &OverrideNote) -> String {

@@ -19,7 +19,7 @@ use crate::stats::Stats;
 use crate::view::{BackendRow, BgpView, Status, VipRow};
 
 pub use hosts::Hosts;
-pub use listener::{CONNECTION_LIFE, MAX_CONNECTIONS, Readiness, Sources, router, serve};
+pub use listener::{CONNECTION_LIFE, MAX_CONNECTIONS, Sources, router, serve};
 
 /// The data from which the metrics of one scrape are computed. The admin API returns the same data,
 /// so metrics and API are always consistent.

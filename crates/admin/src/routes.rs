@@ -22,7 +22,8 @@ use super::command::{
 use super::document::{Content, Operation, document};
 use super::view::{
     BackendChange, CaptureEnd, ConfigView, Confirmed, EventsView, FlowPage, GenerationView, HotKeysView,
-    LogChange, LogLevel, MachineDrain, Purged, Refusal, RefusalKind, ReloadReport, Upgraded, WhereView,
+    LogChange, LogLevel, MachineDrain, Purged, Refusal, RefusalKind, ReloadReport, Upgraded, VipAction,
+    VipChange, WhereView,
 };
 use super::{guard, handlers, hot_keys, refuse};
 
@@ -62,7 +63,7 @@ pub fn router(commands: mpsc::Sender<Command>, rules: Rules, more: Router) -> Ro
 }
 
 fn table() -> Vec<Operation> {
-    let overrides = [backend_overrides(), machine_commands(), log_level_overrides()];
+    let overrides = [backend_overrides(), vip_overrides(), machine_commands(), log_level_overrides()];
     let all = [reading(), events(), flows(), hot_keys(), captures(), configuration(), ways_back()]
         .into_iter()
         .chain(overrides);
@@ -184,6 +185,48 @@ fn backend_overrides() -> Vec<Operation> {
         change("/v1/backends/{name}/weight", "Sets the weight of a backend.", post(handlers::weight))
             .takes(Content::json::<handlers::Weight>("The new weight."))
             .refuses(&[403, 404, 409, 422]),
+    ]
+}
+
+fn vip_overrides() -> Vec<Operation> {
+    let change = |path, summary, handler| {
+        let change = Operation::json::<VipChange>("post", path, summary, "The changed VIPs.", handler);
+        change.refuses(&[403, 404, 409])
+    };
+    let ends = || number(1, handlers::FOR_SECONDS);
+    let undamped = "The time in seconds for which flap damping is suspended. The default is 60.";
+    let announced = |operation: Operation| {
+        operation.query("reason", REASON, text()).query("for_seconds", undamped, ends())
+    };
+    let announce = |state, name, about, peer| {
+        handlers::override_vip(state, Some(name), about, peer, VipAction::Announce)
+    };
+    let announce_all =
+        |state, about, peer| handlers::override_vip(state, None, about, peer, VipAction::Announce);
+    let withdraw = |state, name, about, peer| {
+        handlers::override_vip(state, Some(name), about, peer, VipAction::Withdraw)
+    };
+    let withdraw = change(
+        "/v1/vips/{name}/withdraw",
+        "Withdraws the routes of a VIP on this machine for a limited time. The machine keeps forwarding packets to the VIP.",
+        plain(post(withdraw)),
+    );
+    vec![
+        announced(change(
+            "/v1/vips/{name}/announce",
+            "Ends a withdrawal and the hold-down of a VIP, and suspends its flap damping for a limited time.",
+            plain(post(announce)),
+        )),
+        announced(change(
+            "/v1/vips/announce",
+            "Ends the withdrawals and hold-downs of all VIPs, and suspends their flap damping for a limited time.",
+            plain(post(announce_all)),
+        )),
+        withdraw.needed("reason", REASON, text()).needed(
+            "for_seconds",
+            "The time in seconds after which the withdrawal ends.",
+            ends(),
+        ),
     ]
 }
 

@@ -15,6 +15,7 @@ mod log;
 mod refusal;
 mod serving;
 mod status;
+mod vip_overrides;
 
 pub use bgp::{
     AnnouncedVip, AnnouncementState, BfdState, BfdView, BgpPeerRow, BgpView, DrainStage, MachineDrain,
@@ -40,6 +41,7 @@ pub use status::{
     BgpTotals, DigestView, DownView, Drift, ForwarderView, InterfaceRow, LastReload, OverrideRow,
     ReloadOutcome, StateTotals, Status, VipTotals,
 };
+pub use vip_overrides::{VipAction, VipChange, VipOverrideRow};
 
 #[cfg(test)]
 mod tests {

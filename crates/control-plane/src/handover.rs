@@ -1,5 +1,6 @@
 //! The control-plane state that the old process hands over to the new process: overrides, health
-//! states, learned path MTUs, and the memcached servers that must be flushed before they serve.
+//! states, announcements, learned path MTUs, and the memcached servers that must be flushed before
+//! they serve.
 //!
 //! [`HandedState`] refers to objects by name instead of by ID, so the new process can apply the
 //! state to its own configuration. The binary transfers the state between the processes. `datapath`
@@ -16,12 +17,13 @@ use health::{Advice, FailingHops, HealthState, TargetKey};
 use packet::Family;
 use serde::{Deserialize, Serialize};
 
+use crate::announce::HandedAnnouncements;
 use crate::controller::Controller;
 use crate::overrides::{Given, Note, Overrides};
 use crate::refused::Refused;
 
 /// Overrides, health states, learned path MTUs and unflushed servers of a process.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HandedState {
     overrides: Vec<HandedOverride>,
     health_states: Vec<HandedHealthState>,
@@ -38,6 +40,10 @@ pub struct HandedState {
     /// neighbor. Older versions do not send this field.
     #[serde(default)]
     failing_hops: Vec<(HandedHealthState, Vec<(u32, IpAddr)>)>,
+    /// The history of announcements with its hold-downs, and the overrides of VIPs. Older versions
+    /// do not send this field.
+    #[serde(default)]
+    pub announcements: HandedAnnouncements,
 }
 
 /// An override, with the origin of its state and of its weight.
@@ -83,7 +89,7 @@ struct HandedHealthState {
 
 impl HandedState {
     /// Collects the health states and unflushed servers of the controller, the overrides and the
-    /// learned path MTUs.
+    /// learned path MTUs. The announcements are empty.
     #[must_use]
     pub fn of(
         controller: &Controller,
@@ -109,6 +115,7 @@ impl HandedState {
             path_mtus: learned.into_iter().map(path).collect(),
             unflushed: controller.unflushed().map(HandedMembership::of).collect(),
             failing_hops: Vec::new(),
+            announcements: HandedAnnouncements::default(),
         }
     }
 

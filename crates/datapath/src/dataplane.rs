@@ -361,6 +361,12 @@ impl DataPlane {
         self.monitor.stalled()
     }
 
+    /// Restarts the time that [`DataPlane::stalled`] returns, after a time in which threads could
+    /// not be checked.
+    pub fn restart_stall(&mut self) {
+        self.monitor.restart_stall();
+    }
+
     /// Returns how long the process did not run, unless this pause was already reported.
     pub fn pause(&mut self) -> Option<Pause> {
         self.monitor.pause()

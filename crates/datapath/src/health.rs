@@ -219,6 +219,11 @@ impl Monitor {
         Some(self.pauses.running(Instant::now()).saturating_duration_since(self.stalled?))
     }
 
+    /// Restarts the time that [`Monitor::stalled`] returns.
+    pub(crate) fn restart_stall(&mut self) {
+        self.stalled = None;
+    }
+
     /// Returns how long the process did not run, unless this pause was already reported.
     pub(crate) fn pause(&mut self) -> Option<Pause> {
         self.pauses.report(Instant::now())
@@ -287,10 +292,14 @@ impl Monitor {
         problems.extend(without.then_some(Problem::QueueWithoutSocket));
         problems.extend(interfaces.iter().zip(&self.programs).filter_map(|(ours, one)| one.problem(ours)));
         let stalled = !problems.is_empty() && !problems.iter().any(Problem::is_certain);
+        self.observe_stall(stalled, now);
+        Health::of(problems)
+    }
+
+    fn observe_stall(&mut self, stalled: bool, now: Instant) {
         // A stuck thread has made no iteration since this time.
         let since = now.checked_sub(STUCK_AFTER).unwrap_or(now);
         self.stalled = stalled.then(|| self.stalled.unwrap_or(since));
-        Health::of(problems)
     }
 }
 
@@ -395,6 +404,19 @@ mod tests {
         let mut progress = Progress::new(start);
         assert!(!progress.is_stuck(start + LOOK, 0, || true));
         assert!(progress.is_stuck(start + 2 * LOOK, 0, || true));
+    }
+
+    #[test]
+    fn stall_excludes_time_without_checks() {
+        let mut monitor = Monitor::new(Arc::new([])).unwrap();
+        let start = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        monitor.observe_stall(true, start);
+        assert!(monitor.stalled().unwrap() >= Duration::from_secs(60));
+        monitor.restart_stall();
+        assert_eq!(monitor.stalled(), None);
+        let now = Instant::now();
+        monitor.observe_stall(true, now);
+        assert!(monitor.stalled().unwrap() <= STUCK_AFTER + now.elapsed());
     }
 
     #[test]

@@ -14,7 +14,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use admin::metrics::{self, Hosts, Readiness, Sources};
+use admin::Readiness;
+use admin::metrics::{self, Hosts, Sources};
 use admin::{
     Command, Limits, Listener, Roles, Rules, Socket, SocketError, Tls, acceptor, listen, router, serve,
     status_page,
@@ -261,7 +262,7 @@ mod tests {
                 std::env::temp_dir().join(format!("sluicegate-listeners-{name}-{}", std::process::id()));
             fs::create_dir_all(&folder).unwrap();
             let (overrides, commands) = mpsc::channel(1);
-            let readiness = watch::Sender::new(Readiness { not_ready: Vec::new(), ..Readiness::default() });
+            let readiness = watch::Sender::new(Readiness::default());
             let listeners = Listeners::new("lb1", overrides, readiness.subscribe());
             // The sender must exist until the end of the test, because `/healthz` reads this
             // channel.

@@ -2,7 +2,7 @@
 //! service manager and the log.
 //!
 //! The control loop checks the data plane at intervals of [`EVERY`]. Each change is logged once and
-//! published as a [`State`]. The process sends heartbeats to the service manager only while the
+//! published as a [`Readiness`]. The process sends heartbeats to the service manager only while the
 //! forwarder is healthy. A heartbeat therefore shows that the control loop and the packet threads
 //! are making progress.
 
@@ -10,75 +10,21 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use admin::metrics::Readiness;
-use admin::view::DownView;
-use config::words::{LogLine, count_of, log_lines};
+use admin::view::InterfaceRow;
+use admin::{Machine, Readiness, VipState};
+use config::words::{LogLine, log_lines};
 use control_plane::announce::Fault;
 use datapath::{Health, Pause};
 use tokio::sync::watch;
 
 use crate::notify::Notifier;
 
-/// The health and readiness of the process.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct State {
-    /// The health of the data plane.
-    pub(crate) health: Health,
-    /// `true` after a drain has started.
-    pub(crate) draining: bool,
-    /// `true` if all health checks have a first result, or if the wait for first results has timed
-    /// out.
-    pub(crate) set_up: bool,
-    /// The VIPs of the machine. The map value is `true` if every service of the VIP has a backend.
-    pub(crate) vips: BTreeMap<String, bool>,
-}
-
-impl State {
-    /// Returns `true` if this machine should receive traffic.
-    pub(crate) fn is_ready(&self) -> bool {
-        self.health.is_healthy() && !self.draining && self.set_up && self.vips_without().next().is_none()
-    }
-
-    /// Returns the fault of the forwarder for the announcement decisions. `stalled` is the time for
-    /// which stuck threads have been the only problem.
-    pub(crate) fn fault(&self, stalled: Option<Duration>) -> Option<Fault> {
-        (!self.health.is_healthy()).then(|| Fault { why: self.health.to_string(), stalled })
-    }
-
-    /// Returns the VIPs that have a service without a backend.
-    pub(crate) fn vips_without(&self) -> impl Iterator<Item = &String> {
-        self.vips.iter().filter(|(_, served)| !**served).map(|(vip, _)| vip)
-    }
-
-    /// Returns the reasons why the machine is not ready. The list contains a limited number of
-    /// VIPs.
-    pub(crate) fn why_not(&self) -> Vec<String> {
-        let vips = self.vips_without().take(DownView::MOST).map(|vip| format!("no backend serves VIP {vip}"));
-        let more = self.vips_without().count().saturating_sub(DownView::MOST);
-        let more = (more > 0).then(|| format!("no backend serves {}", count_of(more, "more VIP")));
-        self.why_nothing().into_iter().chain(vips).chain(more).collect()
-    }
-
-    /// Returns the reasons that concern the whole machine and not a single VIP.
-    fn why_nothing(&self) -> Vec<String> {
-        let mut why = Vec::new();
-        if !self.health.is_healthy() {
-            why.push(self.health.to_string());
-        }
-        if self.draining {
-            why.push("draining".to_owned());
-        }
-        if !self.set_up {
-            why.push("waiting for the first results of health checks".to_owned());
-        }
-        why
-    }
-}
-
-/// Updates the [`State`] and informs the service manager.
+/// Updates the [`Readiness`] and informs the service manager.
 #[derive(Debug)]
 pub(crate) struct Liveness {
-    state: State,
+    health: Health,
+    machine: Machine,
+    vips: BTreeMap<String, VipState>,
     readiness: watch::Sender<Readiness>,
     manager: Rc<Notifier>,
     heart: Option<Heart>,
@@ -86,14 +32,25 @@ pub(crate) struct Liveness {
     taken: Option<Instant>,
     /// The total time for which the forwarder was unhealthy.
     unhealthy: Duration,
+    /// The reasons why the machine was not ready, when [`Liveness::news`] was last called.
+    reported: Vec<String>,
 }
 
 impl Liveness {
     /// Creates a healthy state.
     pub(crate) fn new(manager: Rc<Notifier>) -> Self {
         let heart = manager.watchdog_time().map(Heart::new);
-        let (state, readiness) = (State::default(), watch::Sender::new(Readiness::default()));
-        Self { state, readiness, manager, heart, taken: None, unhealthy: Duration::ZERO }
+        Self {
+            health: Health::default(),
+            machine: Machine::default(),
+            vips: BTreeMap::new(),
+            readiness: watch::Sender::new(Readiness::default()),
+            manager,
+            heart,
+            taken: None,
+            unhealthy: Duration::ZERO,
+            reported: Readiness::default().not_ready(),
+        }
     }
 
     /// Returns a receiver of state changes.
@@ -106,9 +63,9 @@ impl Liveness {
         if health.is_healthy() {
             self.beat(now);
         }
-        let before = self.taken.replace(now).filter(|_| !self.state.health.is_healthy());
+        let before = self.taken.replace(now).filter(|_| !self.health.is_healthy());
         self.unhealthy += before.map_or(Duration::ZERO, |before| now.saturating_duration_since(before));
-        if self.state.health == health {
+        if self.health == health {
             return;
         }
         match &health {
@@ -120,8 +77,9 @@ impl Liveness {
             // if the fault persists.
             unhealthy => tracing::error!(change = "machine", why = %unhealthy, "forwarder unhealthy"),
         }
-        self.manager.status(&health.to_string());
-        self.change(|state| state.health = health);
+        self.machine.fault = (!health.is_healthy()).then(|| health.to_string());
+        self.health = health;
+        self.publish();
     }
 
     /// Logs a period in which the process did not run. The state of the forwarder stays unchanged.
@@ -147,52 +105,86 @@ impl Liveness {
         }
     }
 
-    /// Returns the current state.
-    pub(crate) fn state(&self) -> &State {
-        &self.state
+    /// Returns the current readiness.
+    pub(crate) fn readiness(&self) -> watch::Ref<'_, Readiness> {
+        self.readiness.borrow()
     }
 
-    /// Updates the readiness of the VIPs and logs each change. The map value of a VIP is `true` if
-    /// every service of the VIP has a backend. The closure `without` returns the names of services
-    /// without a backend.
-    pub(crate) fn vips(&mut self, vips: BTreeMap<String, bool>, without: impl Fn(&str) -> String) {
-        if self.state.vips == vips {
-            return;
-        }
-        let was_served = |vip: &String| self.state.vips.get(vip) != Some(&false);
-        let changed_to = |to: bool| {
-            let changed = vips.iter().filter(|(vip, served)| **served == to && was_served(vip) != to);
+    /// Returns `true` if all health checks have a first result, or if the wait has timed out.
+    pub(crate) fn has_results(&self) -> bool {
+        self.machine.set_up
+    }
+
+    /// Returns the fault of the forwarder for the announcement decisions. `stalled` is the time for
+    /// which stuck threads have been the only problem.
+    pub(crate) fn fault(&self, stalled: Option<Duration>) -> Option<Fault> {
+        self.machine.fault.clone().map(|why| Fault { why, stalled })
+    }
+
+    /// Updates the states of the interfaces and VIPs, and logs each VIP that gets or loses its
+    /// backends.
+    pub(crate) fn look(&mut self, interfaces: &[InterfaceRow], vips: BTreeMap<String, VipState>) {
+        let why = |vip: &str, of: &BTreeMap<String, VipState>| of.get(vip)?.unserved.clone();
+        let changed_to = |served: bool| {
+            let changed = vips.iter().filter(|(vip, state)| {
+                state.unserved.is_none() == served && why(vip, &self.vips).is_none() != served
+            });
             log_lines(changed.map(|(vip, _)| vip).collect(), |vip| *vip)
         };
-        for LogLine { names: vip, count: vips, first } in changed_to(false) {
-            let service = vips.is_none().then(|| without(first));
-            // log: Clients of this service get no response, unless a fallback pool or another
-            // cluster serves it. Check the backends that are down. If more than eight VIPs changed
-            // together, they share this line, and `vips` is their number.
-            tracing::warn!(change = "vip", vip, vips, service, "VIP not ready");
+        for LogLine { names: vip, count: more, first } in changed_to(false) {
+            let why = more.is_none().then(|| why(first, &vips));
+            // log: Clients of this VIP get no response from some services, unless a fallback pool
+            // or another cluster serves them. Check the backends that are down. If more than eight
+            // VIPs changed together, they share this line, and `vips` is their number.
+            tracing::warn!(change = "vip", vip, vips = more, why = why.flatten(), "VIP not served");
         }
-        for LogLine { names: vip, count: vips, .. } in changed_to(true) {
+        for LogLine { names: vip, count: more, .. } in changed_to(true) {
             // log: All services of the VIP have a backend again.
-            tracing::info!(change = "vip", vip, vips, "VIP ready again");
+            tracing::info!(change = "vip", vip, vips = more, "VIP served again");
         }
-        self.change(|state| state.vips = vips);
+        self.machine.take_links(interfaces);
+        self.vips = vips;
+        self.publish();
     }
 
     /// Records that the first health checks are complete.
     pub(crate) fn is_set_up(&mut self) {
-        self.change(|state| state.set_up = true);
+        self.machine.set_up = true;
+        self.publish();
     }
 
     /// Sets or clears the draining state.
     pub(crate) fn set_draining(&mut self, draining: bool) {
-        self.change(|state| state.draining = draining);
+        self.machine.draining = draining;
+        self.publish();
     }
 
-    fn change(&mut self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state);
-        let fault = (!self.state.health.is_healthy()).then(|| self.state.health.to_string());
-        let (not_ready, vips) = (self.state.why_nothing(), self.state.vips.clone());
-        self.readiness.send_replace(Readiness { forwarder_fault: fault, not_ready, vips });
+    /// Logs a change of the machine's readiness. Returns `true` if the readiness has changed since
+    /// the last call.
+    pub(crate) fn news(&mut self) -> bool {
+        let now = self.readiness.borrow().not_ready();
+        if now == self.reported || !self.has_results() {
+            return false;
+        }
+        if now.is_empty() {
+            // log: The machine is ready: it can forward packets, and routers can find it.
+            tracing::info!(change = "machine", "machine ready");
+        } else {
+            // log: The machine is not ready for the reasons in `why`, and `/readyz` returns status
+            // 503. `sluicegate status` shows more.
+            tracing::warn!(change = "machine", why = now.join("; "), "machine not ready");
+        }
+        self.reported = now;
+        true
+    }
+
+    fn publish(&mut self) {
+        let next = Readiness::of(&self.machine, self.vips.clone());
+        self.readiness.send_if_modified(|readiness| {
+            let differs = *readiness != next;
+            *readiness = next;
+            differs
+        });
     }
 }
 
@@ -242,47 +234,47 @@ mod tests {
     fn become_ready() {
         let mut liveness = Liveness::new(Rc::default());
         let readiness = liveness.subscribe();
-        assert!(!liveness.state().is_ready() && !readiness.borrow().not_ready.is_empty());
+        let why = || readiness.borrow().not_ready();
+        assert_eq!(why(), ["starting"]);
         liveness.is_set_up();
-        assert!(liveness.state().is_ready() && readiness.borrow().not_ready.is_empty());
+        assert_eq!((why(), liveness.news(), liveness.news()), (vec![], true, false));
         liveness.take(ill(), Instant::now());
-        assert!(!liveness.state().is_ready() && liveness.state().health == ill());
-        assert!(readiness.borrow().forwarder_fault.is_some() && readiness.borrow().not_ready.len() == 1);
+        assert_eq!((why().len(), readiness.borrow().forwarder_fault().is_some()), (1, true));
+        assert!(liveness.fault(None).is_some() && liveness.news());
         liveness.take(Health::Healthy, Instant::now());
-        assert!(liveness.state().is_ready());
+        assert!(readiness.borrow().is_ready() && liveness.fault(None).is_none() && liveness.news());
         liveness.set_draining(true);
-        assert!(!liveness.state().is_ready() && readiness.borrow().forwarder_fault.is_none());
-        assert_eq!(readiness.borrow().not_ready, ["draining"]);
-        liveness.vips([("www".to_owned(), false), ("mail".to_owned(), true)].into(), str::to_owned);
-        assert_eq!(liveness.state().why_not(), ["draining", "no backend serves VIP www"]);
-        liveness.vips((0..1_000).map(|n| (format!("v{n:03}"), n == 5)).collect(), str::to_owned);
-        let why = liveness.state().why_not();
-        let ends = (why.len(), &*why[10], &*why[11]);
-        assert_eq!(ends, (12, "no backend serves VIP v010", "no backend serves 989 more VIPs"));
-        liveness.vips([("www".to_owned(), false)].into(), str::to_owned);
-        assert_eq!(
-            (&*readiness.borrow().not_ready, readiness.borrow().vips["www"]),
-            (&["draining".to_owned()][..], false)
-        );
+        assert_eq!((why(), readiness.borrow().forwarder_fault()), (vec!["draining".to_owned()], None));
+        liveness.set_draining(false);
+        let link = |link| InterfaceRow { name: "eth0".to_owned(), link, ..InterfaceRow::default() };
+        liveness.look(&[link(false)], BTreeMap::new());
+        assert_eq!(why(), ["eth0 down or without carrier"]);
+        let unserved =
+            VipState { unserved: Some("no backend for www tcp 80".to_owned()), announcement: None };
+        liveness.look(&[link(true)], [("www".to_owned(), unserved)].into());
+        assert!(readiness.borrow().is_ready(), "a VIP without backends does not concern the machine");
+        assert_eq!(readiness.borrow().vips_not_ready().collect::<Vec<_>>(), ["www"]);
     }
 
     // Promise: log-volume
     #[test]
     fn readiness_of_2000_vips_is_logged_in_one_line() {
-        let (mut liveness, vips) = (Liveness::new(Rc::default()), |ready| {
-            (0..2_000).map(move |n| (format!("v{n:04}"), ready)).collect()
-        });
+        let mut liveness = Liveness::new(Rc::default());
+        let vips = |count, why: Option<&str>| {
+            let state = VipState { unserved: why.map(str::to_owned), announcement: None };
+            (0..count).map(|n| (format!("v{n:04}"), state.clone())).collect::<BTreeMap<_, _>>()
+        };
+        let why = Some("no backend for v tcp 80");
         let lines = logged(|| {
-            liveness.vips(vips(false), |_| "v tcp 80".to_owned());
-            liveness.vips(vips(true), str::to_owned);
-            liveness.vips([("v0000".to_owned(), false)].into(), |_| "v0000 tcp 80".to_owned());
+            liveness.look(&[], vips(2_000, why));
+            liveness.look(&[], vips(2_000, None));
+            liveness.look(&[], vips(1, why));
         });
         let all = "change=vip vip=\"v0000, v0001, v0002 and 1997 more\" vips=2000";
-        let one = "change=vip vip=v0000 service=\"v0000 tcp 80\"";
         let wanted = [
-            format!(" WARN VIP not ready {all}"),
-            format!(" INFO VIP ready again {all}"),
-            format!(" WARN VIP not ready {one}"),
+            format!(" WARN VIP not served {all}"),
+            format!(" INFO VIP served again {all}"),
+            " WARN VIP not served change=vip vip=v0000 why=\"no backend for v tcp 80\"".to_owned(),
         ];
         assert_eq!(lines, wanted);
     }

@@ -30,8 +30,7 @@ mod upgrade;
 mod value_caches;
 mod warnings;
 
-use std::cell::LazyCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -39,7 +38,6 @@ use std::time::{Duration, Instant, SystemTime};
 use admin::Command;
 use admin::view::VipRow;
 use compile::{Compiler, find_machine};
-use config::words::few;
 use config::{Config, NextHop};
 use control_plane::announce::{Announcer, Seen};
 use control_plane::digest::Digests;
@@ -158,7 +156,7 @@ impl Api {
     async fn open(
         config: &Config,
         machine: &str,
-        readiness: watch::Receiver<admin::metrics::Readiness>,
+        readiness: watch::Receiver<admin::Readiness>,
         logging: Logging,
     ) -> anyhow::Result<Self> {
         let mut api = Self::closed(machine, readiness, logging);
@@ -167,11 +165,7 @@ impl Api {
         Ok(api)
     }
 
-    fn closed(
-        machine: &str,
-        readiness: watch::Receiver<admin::metrics::Readiness>,
-        logging: Logging,
-    ) -> Self {
+    fn closed(machine: &str, readiness: watch::Receiver<admin::Readiness>, logging: Logging) -> Self {
         let (overrides, commands) = mpsc::channel(COMMANDS_WAITING);
         let listeners = Listeners::new(machine, overrides, readiness);
         Self { commands, listeners, boot_id: boot_id(), digests: Arc::default(), logging }
@@ -452,26 +446,40 @@ impl Daemon {
         self.forwarding.report(&events, &self.publisher.current(), &self.controller);
     }
 
-    /// Updates the readiness of the VIPs and their BGP announcements.
+    /// Updates the BGP announcements and the readiness of the VIPs.
     fn look_at_vips(&mut self) {
         let rows = self.controller.vip_rows(&self.publisher.current(), |_| Default::default());
         let services = services_seen(&rows);
-        let vips = rows.iter().map(|vip| (vip.name.clone(), vip.ready)).collect();
-        let by_name = LazyCell::new(|| rows.iter().map(|row| (&*row.name, row)).collect::<HashMap<_, _>>());
-        self.lifecycle.liveness.vips(vips, |vip| services_without(by_name.get(vip).copied()));
-        let state = self.lifecycle.liveness.state();
-        let fault = state.fault(self.forwarding.plane.stalled());
-        self.announcer.look(&Seen { fault, set_up: state.set_up, services }, self.lifecycle.elapsed());
+        let liveness = &mut self.lifecycle.liveness;
+        let fault = liveness.fault(self.forwarding.plane.stalled());
+        let seen = Seen { fault, set_up: liveness.has_results(), services };
+        self.announcer.look(&seen, self.lifecycle.elapsed());
+        self.look_at_readiness(&rows);
+    }
+
+    /// Updates the readiness for a response, so that it agrees with the BGP state in the same
+    /// response.
+    fn refresh_readiness(&mut self) {
+        let rows = self.controller.vip_rows(&self.publisher.current(), |_| Default::default());
+        self.look_at_readiness(&rows);
+    }
+
+    /// Updates the readiness of the machine and of its VIPs.
+    fn look_at_readiness(&mut self, rows: &[VipRow]) {
+        let vips = self.announcer.vip_states(rows);
+        self.lifecycle.liveness.look(self.forwarding.links.rows(), vips);
+        if self.lifecycle.liveness.news() && !self.is_draining() {
+            self.lifecycle.manager().status(&self.status_line());
+        }
     }
 
     fn become_ready_when_checked(&mut self) {
         if !self.lifecycle.becomes_ready(&self.controller) {
             return;
         }
-        self.look_at_vips();
         self.lifecycle.liveness.is_set_up();
+        self.log_startup();
         self.look_at_vips();
-        self.log_ready();
         self.lifecycle.manager().ready(&self.status_line());
     }
 
@@ -547,12 +555,6 @@ fn warn_of_small_mtus(config: &Config, snapshot: &Snapshot) {
             "path MTU too small"
         );
     }
-}
-
-/// Returns the names of a VIP's services that have no serving backend.
-fn services_without(vip: Option<&VipRow>) -> String {
-    let services = vip.into_iter().flat_map(|row| &row.services);
-    few(services.filter(|service| !service.ready).map(|service| &service.name))
 }
 
 fn addresses_here() -> BTreeSet<IpAddr> {

@@ -200,7 +200,9 @@ const ANSWERS: &[(&str, &str)] = &[
     ("status", "SOCKET"),
     ("top", "--once --interval 100ms SOCKET"),
     ("trace", "192.0.2.77:4000 203.0.113.10:80 tcp --via 192.0.2.1 --config @/lb.toml"),
+    ("vip announce", "--all SOCKET"),
     ("vip list", "SOCKET"),
+    ("vip withdraw", "www --for 10m --reason test SOCKET"),
     ("where", "192.0.2.77:4000 203.0.113.10:80 tcp --config @/lb.toml"),
 ];
 

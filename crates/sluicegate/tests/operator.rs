@@ -88,7 +88,7 @@ fn status_says_what_is_and_ends_with_a_finding() {
         "7 (files 000000000000) of /etc/sluicegate/sluicegate.toml, the file has changed since the last reload",
         "digests      configuration 111111111111: must be the same on all machines of the cluster (not compared here)\n             \
          tables 222222222222: must be the same on all machines of the shard west shortly after a change\n",
-        "VIPs         0 of 1 ready\n             not ready: www\n",
+        "VIPs         0 of 1 ready\n             not announced: dl, held down\n",
         "1 serving, 1 draining, 12 down, 0 unknown\n             down: b3 in web, b4 in web and 10 more\n",
         "2 of 3 VIPs announced\n             without a session: tor2\n",
         "refused 1h00m ago, took 3.5 ms: pool.web: no backend",

@@ -56,10 +56,11 @@ const fn exception(page: &'static str, command: &'static str, reason: &'static s
 }
 
 /// The files that run the commands of pages.
-const RUNNERS: [&str; 5] = [
+const RUNNERS: [&str; 6] = [
     "tests/net/quick_start.rs",
     "tests/net/how_to_pages.rs",
     "tests/net/operations.rs",
+    "tests/net/readiness.rs",
     "tests/cluster/routers_page.rs",
     "xtask/src/try_packages.rs",
 ];

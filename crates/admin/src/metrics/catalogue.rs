@@ -74,7 +74,7 @@ catalogue! {
         "Check targets that this machine could not check several times in a row (for example for lack of ports or permissions), \
          so that their health states are frozen.";
     READY: Gauge "0 or 1" "ready" []
-        "1 if the machine is ready for traffic: forwarding works, no drain is active, and every required VIP has a backend.";
+        "1 if the machine is ready for traffic: forwarding works, an interface has a link, no drain is active, and at least one VIP is announced if the machine announces any.";
     FORWARDER_HEALTHY: Gauge "0 or 1" "forwarder_healthy" []
         "1 if every packet thread with pending packets makes progress, all sockets work, and the XDP program is attached.";
     FORWARDER_UNHEALTHY: Counter "seconds" "forwarder_unhealthy_seconds_total" []
@@ -92,9 +92,11 @@ catalogue! {
         "1 if the routes of this VIP in this address family (ipv4 or ipv6) were sent to a peer that negotiated the family, \
          otherwise 0 (no series for VIPs that the configuration does not announce).";
     VIP_NOT_ANNOUNCED: Counter "seconds" "vip_not_announced_seconds_total" ["vip", "family"]
-        "Time for which this VIP did not qualify for an announcement in this address family, not counting drains. It includes outages between two scrapes.";
+        "Time for which this VIP did not qualify for an announcement, not counting drains. It includes outages between two scrapes. \
+         The label family is empty, unless backends are checked through the VIP and the families are therefore decided separately.";
     VIP_WITHDRAWALS: Counter "withdrawals" "vip_withdrawals_total" ["vip", "family"]
-        "Withdrawals of this VIP in this address family because it no longer met the conditions for an announcement, not counting withdrawals for a drain.";
+        "Withdrawals of this VIP because it no longer met the conditions for an announcement, not counting drains and withdrawals by an operator. \
+         The label family is empty, unless backends are checked through the VIP and the families are therefore decided separately.";
 
     DROPS: Counter "packets" "dropped_packets_total" ["reason"]
         "Packets that a packet thread dropped for this reason.";

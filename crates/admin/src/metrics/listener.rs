@@ -1,59 +1,31 @@
-//! A read-only listener for `GET /metrics`, `/healthz` and `/readyz` over plain HTTP.
+//! A read-only listener for `GET /metrics`, `/healthz`, `/readyz` and `/readyz/vip/NAME` over plain
+//! HTTP.
 //!
-//! `/healthz` and `/readyz` read the readiness of the process. `/metrics` sends queries to the run
-//! loop. The listener accepts requests from any client, so [`serve`] limits the number of
-//! connections, their duration, and the size of headers. At most [`MAX_CONNECTIONS`] connections
-//! are open, and one further connection waits until an open one is closed. No connection lasts
-//! longer than [`CONNECTION_LIFE`].
+//! `/healthz` and both forms of `/readyz` read the readiness of the process. `/metrics` sends
+//! queries to the run loop. The listener accepts requests from any client, so [`serve`] limits the
+//! number of connections, their duration, and the size of headers. At most [`MAX_CONNECTIONS`]
+//! connections are open, and one further connection waits until an open one is closed. No
+//! connection lasts longer than [`CONNECTION_LIFE`].
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::time::Duration;
 
-use axum::extract::{Query, Request, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
-use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Build, Hosts, MetricsInput, render};
 use crate::connection_limiter::Progress;
 use crate::server::{self, Limits, Listener};
-use crate::{Answer, Command};
-
-/// The health and readiness of the process. The default value describes a process that is starting.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Readiness {
-    /// The problem that affects packet forwarding, or `None` if forwarding works.
-    pub forwarder_fault: Option<String>,
-    /// The reasons why the machine serves no VIP, one per line.
-    pub not_ready: Vec<String>,
-    /// For each VIP of the machine, `true` if all its services have a backend.
-    pub vips: BTreeMap<String, bool>,
-}
-
-impl Default for Readiness {
-    fn default() -> Self {
-        Self { forwarder_fault: None, not_ready: vec!["starting".into()], vips: BTreeMap::new() }
-    }
-}
-
-impl Readiness {
-    /// Returns the reasons why this VIP is not served, or the reasons for all VIPs if `vip` is
-    /// `None`.
-    fn why_not(&self, vip: Option<&str>) -> Vec<String> {
-        let fault = self.forwarder_fault.iter().filter(|fault| !self.not_ready.contains(fault));
-        let meant = |name: &str| vip.is_none_or(|vip| vip == name);
-        let without = self.vips.iter().filter(|(name, served)| !**served && meant(name));
-        let without = without.map(|(name, _)| format!("no backend serves VIP {name}"));
-        self.not_ready.iter().chain(fault).cloned().chain(without).collect()
-    }
-}
+use crate::view::DownView;
+use crate::{Answer, Command, Readiness};
 
 /// The sources of the data that the routes return.
 #[derive(Clone, Debug)]
@@ -84,12 +56,13 @@ impl Sources {
     }
 }
 
-/// Returns a router with the three routes, which the admin server also uses.
+/// Returns a router with these routes. The admin server uses it too.
 pub fn router(sources: Sources) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
+        .route("/readyz/vip/{name}", get(vip_readyz))
         .with_state(sources)
 }
 
@@ -131,7 +104,7 @@ async fn within<T>(asked: impl Future<Output = Option<T>>) -> Option<T> {
 
 async fn healthz(State(sources): State<Sources>) -> Response {
     let fault = match sources.readiness.has_changed() {
-        Ok(_) => sources.readiness.borrow().forwarder_fault.clone(),
+        Ok(_) => sources.readiness.borrow().forwarder_fault().map(str::to_owned),
         Err(_) => Some(GONE.to_owned()),
     };
     match fault {
@@ -140,24 +113,37 @@ async fn healthz(State(sources): State<Sources>) -> Response {
     }
 }
 
-/// The query parameters of `/readyz`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Asked {
-    /// The name of a VIP. All VIPs are checked if the parameter is missing.
-    vip: Option<String>,
-}
-
-async fn readyz(State(sources): State<Sources>, Query(Asked { vip }): Query<Asked>) -> Response {
+/// Returns the readiness of the machine. If it is not ready because no VIP is announced, the
+/// response includes the reasons of the VIPs.
+async fn readyz(State(sources): State<Sources>, RawQuery(query): RawQuery) -> Response {
+    if query.is_some() {
+        return (StatusCode::BAD_REQUEST, NO_PARAMETERS).into_response();
+    }
     if sources.readiness.has_changed().is_err() {
         return refuse(&format!("{GONE}\n"));
     }
     let readiness = sources.readiness.borrow();
-    if let Some(unknown) = vip.as_ref().filter(|vip| !readiness.vips.contains_key(*vip)) {
-        return (StatusCode::NOT_FOUND, format!("VIP {unknown:?} is not configured on this machine\n"))
-            .into_response();
+    let mut reasons = readiness.not_ready();
+    if !reasons.is_empty() {
+        reasons.extend(readiness.vip_faults(DownView::MOST));
     }
-    let reasons = readiness.why_not(vip.as_deref());
+    respond(&reasons)
+}
+
+/// Returns the readiness of one VIP.
+async fn vip_readyz(State(sources): State<Sources>, name: Result<Path<String>, PathRejection>) -> Response {
+    let Ok(Path(name)) = name else { return StatusCode::BAD_REQUEST.into_response() };
+    if sources.readiness.has_changed().is_err() {
+        return refuse(&format!("{GONE}\n"));
+    }
+    match sources.readiness.borrow().vip_not_ready(&name) {
+        Some(reasons) => respond(&reasons),
+        None => (StatusCode::NOT_FOUND, format!("VIP {name:?} is not configured on this machine\n"))
+            .into_response(),
+    }
+}
+
+fn respond(reasons: &[String]) -> Response {
     if reasons.is_empty() { READY.into_response() } else { refuse(&format!("{}\n", reasons.join("\n"))) }
 }
 
@@ -186,6 +172,7 @@ const SCRAPE_TIME: Duration = Duration::from_secs(5);
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 const WELL: &str = "healthy\n";
 const READY: &str = "ready\n";
+const NO_PARAMETERS: &str = "/readyz has no parameters, /readyz/vip/NAME returns the state of a VIP\n";
 const MISDIRECTED: &str = "unknown host name, admin.metrics_hosts lists accepted names\n";
 const GONE: &str = "the run loop of the load balancer has ended";
 

@@ -4,7 +4,7 @@
 //! limited number of series. Objects above the limit are summed and exported under the name
 //! `other`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use counters::{Kind, Metric, Spec};
 use prometheus::core::{Collector, Desc};
@@ -147,11 +147,18 @@ impl Samples {
             matches!(vip.state, AnnouncementState::Announced | AnnouncementState::Marked)
         };
         vips.sort_by_key(|vip| has_routes(vip));
+        let mut decided = BTreeSet::new();
         for vip in vips.into_iter().take(MAX_SERIES_VIPS) {
             let labels = [vip.vip.as_str(), vip.family.map_or("", family_label)];
             self.push(&the::VIP_ANNOUNCED, &labels, has_routes(vip).into());
-            self.put(&the::VIP_NOT_ANNOUNCED, &labels, vip.not_announced_seconds);
-            self.push(&the::VIP_WITHDRAWALS, &labels, vip.withdrawals);
+            // If the families are not decided separately, their rows contain the same counters, so
+            // only one series without a family is exported.
+            let [name, family] = labels;
+            let decision = [name, if vip.by_family { family } else { "" }];
+            if decided.insert(decision) {
+                self.put(&the::VIP_NOT_ANNOUNCED, &decision, vip.not_announced_seconds);
+                self.push(&the::VIP_WITHDRAWALS, &decision, vip.withdrawals);
+            }
         }
     }
 
@@ -324,5 +331,24 @@ mod tests {
         assert_eq!(number(&"f".repeat(64)), Some((1 << 52) - 1));
         assert_eq!(number("00000000000010ff"), Some(1));
         assert_eq!((number("123"), number("x23456789012345")), (None, None));
+    }
+
+    /// Returns the sum of `vip_withdrawals_total` over all series of a VIP with two families.
+    fn withdrawals(by_family: bool) -> (usize, f64) {
+        let mut bgp: BgpView = serde_json::from_str(include_str!("../page/sample/bgp.json")).unwrap();
+        bgp.vips.retain(|row| row.vip == "www");
+        for (row, withdrawals) in bgp.vips.iter_mut().zip([5, if by_family { 2 } else { 5 }]) {
+            (row.by_family, row.withdrawals) = (by_family, withdrawals);
+        }
+        assert_eq!(bgp.vips.len(), 2);
+        let samples = Samples::new(&MetricsInput { bgp, ..MetricsInput::default() }).unwrap();
+        let series = samples.by_name[the::VIP_WITHDRAWALS.name].get_metric().to_vec();
+        (series.len(), series.iter().map(|one| one.get_counter().get_value()).sum())
+    }
+
+    #[test]
+    fn withdrawals_are_counted_once_per_decision() {
+        assert_eq!(withdrawals(false), (1, 5.0), "both families were withdrawn by the same decisions");
+        assert_eq!(withdrawals(true), (2, 7.0));
     }
 }

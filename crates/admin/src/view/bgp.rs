@@ -143,8 +143,11 @@ pub struct AnnouncedVip {
     /// The time since the VIP was last announced or withdrawn, in seconds, or null if it was never
     /// announced.
     pub since_seconds: Option<f64>,
+    /// `true` if the address families are decided separately, because backends are checked through
+    /// the VIP. Otherwise all families have the same withdrawals and times.
+    pub by_family: bool,
     /// The number of withdrawals since the start of the process, not counting withdrawals for
-    /// drains.
+    /// drains and by operators.
     pub withdrawals: u64,
     /// The time for which the VIP was not announced since the start of the process, in seconds.
     pub not_announced_seconds: f64,

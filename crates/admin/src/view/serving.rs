@@ -25,8 +25,15 @@ pub struct VipRow {
     pub name: String,
     /// The addresses, prefixes or suffixes of the VIP.
     pub addresses: Vec<String>,
-    /// `true` if all services of the VIP are ready.
+    /// `true` if `/readyz/vip/NAME` returns status 200: the machine can forward packets, all
+    /// services have a backend, and the routes of the VIP are announced.
     pub ready: bool,
+    /// The reasons why the VIP is not ready, one sentence each. The list is empty if it is ready.
+    pub not_ready: Vec<String>,
+    /// `true` if all services of the VIP have a backend.
+    pub serving: bool,
+    /// The BGP peers that have a route of the VIP, or null if this machine does not announce it.
+    pub announced_to: Option<Vec<String>>,
     /// The services of the VIP.
     pub services: Vec<ServiceRow>,
 }

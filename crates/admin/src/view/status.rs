@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::generation::ConfirmationRow;
 use super::log::LogLevelOverrideRow;
 use super::serving::Override;
+use super::vip_overrides::VipOverrideRow;
 
 /// The status of the load balancer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -36,8 +37,11 @@ pub struct Status {
     /// `true` if `/readyz` returns status 200.
     pub ready: bool,
     /// The reasons why the load balancer is not ready, one sentence each. The list is empty if the
-    /// load balancer is ready.
+    /// load balancer is ready. A VIP that is not ready is not a reason.
     pub not_ready: Vec<String>,
+    /// The reasons why VIPs are not ready, one sentence each, such as `not announced: www, flap
+    /// damping, 8 s left`. At most ten VIPs are listed.
+    pub vip_faults: Vec<String>,
     /// `true` if the process is draining and will exit.
     pub stopping: bool,
     /// The state of the packet threads, their sockets and the XDP program.
@@ -66,8 +70,10 @@ pub struct Status {
     /// The names of unavailable objects, at most ten of each kind. Other fields contain the total
     /// numbers of these objects.
     pub down: DownView,
-    /// The active overrides of operators.
+    /// The active overrides of backends.
     pub overrides: Vec<OverrideRow>,
+    /// The active overrides of announcements.
+    pub vip_overrides: Vec<VipOverrideRow>,
     /// The log level override of an operator, or null if the level of the configuration applies.
     pub log_level_override: Option<LogLevelOverrideRow>,
     /// The last configuration change, or null if no change was requested since the start of the
@@ -166,7 +172,7 @@ impl InterfaceRow {
 pub struct VipTotals {
     /// The total number of VIPs.
     pub total: usize,
-    /// The number of VIPs in which all services have enough backends.
+    /// The number of VIPs that are ready, which means that `/readyz/vip/NAME` returns status 200.
     pub ready: usize,
 }
 

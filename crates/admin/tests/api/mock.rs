@@ -43,6 +43,7 @@ pub(crate) fn start() -> (mpsc::Sender<Command>, Log) {
 fn words(command: &Command) -> String {
     match command {
         Command::Machine { action, .. } => format!("{action:?} the machine"),
+        Command::Vip { name, action, note, .. } => format!("{action:?} {name:?} for {:?}", note.lasts),
         Command::Upgrade { binary, .. } => format!("hand over to {binary:?}"),
         Command::OverrideLog { command, .. } => format!("{command:?}"),
         Command::Backend { name, pool, action, .. } => format!("{action:?} {name} in {pool:?}"),
@@ -84,6 +85,7 @@ fn answer(command: Command, readings: &mut u64) {
         Command::Log(answer) => drop(answer.send(log_level(None))),
         Command::OverrideLog { command, answer } => drop(answer.send(log_change(command))),
         Command::Machine { action, answer } => drop(answer.send(machine(action))),
+        Command::Vip { action, answer, .. } => drop(answer.send(Ok(vip_change(action, bgp().vips)))),
         Command::Upgrade { binary, answer } => drop(answer.send(upgrade(binary.as_deref()))),
         Command::Reload { terms, answer } => drop(answer.send(Ok(confirmed(report(), &terms)))),
         Command::PutConfig { text, if_match, terms, answer } => {
@@ -178,6 +180,8 @@ pub(crate) fn status() -> Status {
         started_unix_seconds: 1_700_000_000,
         uptime_seconds: 3_725.5,
         ready: false,
+        vip_faults: vec!["not announced: dl, held down".into()],
+        vip_overrides: vip_change(VipAction::Withdraw, Vec::new()).overrides,
         not_ready: vec!["no VIP is ready".into()],
         stopping: false,
         forwarder: ForwarderView { healthy: true, ..ForwarderView::default() },
@@ -230,6 +234,9 @@ fn vip() -> VipRow {
         name: "www".into(),
         addresses: vec!["203.0.113.10".into(), "2001:db8:f::10".into()],
         ready: true,
+        not_ready: Vec::new(),
+        serving: true,
+        announced_to: Some(vec!["tor1".into()]),
         services: vec![ServiceRow {
             name: "www tcp 80,443".into(),
             protocol: "tcp".into(),
@@ -363,6 +370,7 @@ pub(crate) fn bgp() -> BgpView {
         why: None,
         returns_in_seconds: None,
         since_seconds: Some(12.0),
+        by_family: true,
         withdrawals: 1,
         not_announced_seconds: 12.5,
         backup: true,

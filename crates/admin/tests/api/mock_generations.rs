@@ -90,3 +90,15 @@ pub(crate) fn config() -> ConfigView {
 pub(crate) fn history() -> HistoryView {
     HistoryView { generations: generations() }
 }
+
+pub(super) fn vip_change(action: VipAction, vips: Vec<AnnouncedVip>) -> VipChange {
+    let given = VipOverrideRow {
+        vip: "www".into(),
+        action,
+        since_seconds: 0.0,
+        by: "uid 0".into(),
+        reason: Some("a new resolver".into()),
+        ends_in_seconds: 60.0,
+    };
+    VipChange { vips, overrides: vec![given], notes: vec!["lost at a restart".into()] }
+}

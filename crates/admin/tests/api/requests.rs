@@ -76,6 +76,27 @@ async fn log_level_is_read_set_and_reset() {
 }
 
 #[tokio::test]
+async fn vip_commands_have_a_reason_and_a_duration() {
+    let api = Api::new(false).await;
+    for (path, words) in [
+        ("/v1/vips/www/announce", "Announce Some(\"www\") for None"),
+        ("/v1/vips/announce?for_seconds=5", "Announce None for Some(5s)"),
+        ("/v1/vips/www/withdraw?reason=x&for_seconds=60", "Withdraw Some(\"www\") for Some(60s)"),
+    ] {
+        assert_eq!((api.post(path, "").await.0, api.last().as_str()), (StatusCode::OK, words), "{path}");
+    }
+    for path in [
+        "/v1/vips/www/withdraw",
+        "/v1/vips/www/withdraw?reason=x",
+        "/v1/vips/www/withdraw?for_seconds=60",
+        "/v1/vips/www/withdraw?reason=x&for_seconds=0",
+        "/v1/vips/www/announce?pool=x",
+    ] {
+        assert_eq!(api.post(path, "").await.0, StatusCode::BAD_REQUEST, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn machine_command_succeeds_or_returns_an_error() {
     let api = Api::new(false).await;
     let (status, drain) = api.post("/v1/machine/drain", "").await;

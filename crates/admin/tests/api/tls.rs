@@ -144,7 +144,13 @@ async fn every_route_requires_its_role() {
         ("put", "/v1/config") | ("post", "/v1/reload") => 2,
         ("post", "/v1/config/confirm" | "/v1/config/rollback") => 2,
         ("post", "/v1/machine/upgrade") => 2,
-        ("post", path) if path.starts_with("/v1/backends/") || path.starts_with("/v1/machine/") => 1,
+        ("post", path)
+            if path.starts_with("/v1/backends/")
+                || path.starts_with("/v1/machine/")
+                || path.starts_with("/v1/vips/") =>
+        {
+            1
+        }
         ("post" | "delete", "/v1/flows" | "/v1/capture" | "/v1/log/level" | "/v1/kv/top") => 1,
         other => panic!("which role is {other:?} for?"),
     };

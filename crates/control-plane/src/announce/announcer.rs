@@ -6,6 +6,7 @@
 //! and [`Flush::wait`] to withdraw routes before the filter and the snapshot change.
 
 mod changes;
+mod commands;
 mod listening;
 mod liveness;
 
@@ -22,7 +23,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 
-use super::decision::{Decider, Seen, Stage, VipStatus};
+use super::decision::{Decider, HandedAnnouncements, Seen, Stage, VipStatus};
 use super::keeper::{self, Watched};
 use super::plan::{Identity, Plan};
 use config::{Config, Machine};
@@ -45,6 +46,12 @@ pub struct Announcer {
     retiring: BTreeSet<Prefix>,
     faulty: bool,
     pub(crate) now: Duration,
+    /// `true` while an upgrade hands the state over, so that no decision changes it.
+    frozen: bool,
+    /// `true` until the first decision in a process that resumes the announcements of another one.
+    resumes: bool,
+    /// The time until which routers keep routes of the previous process.
+    pub(crate) kept_until: Duration,
     /// The reasons why the speaker rejected peers, one for each rejected peer.
     pub(crate) refused: Vec<String>,
     listening: Listening,
@@ -108,7 +115,7 @@ impl Announcer {
         let plan = Plan::new(config, machine);
         let open = |identity| Running::open(identity, &plan, &plan.listen, resumes);
         let running = plan.identity.clone().map(open).transpose()?;
-        Ok(Self { plan, running, liveness: self.liveness, ..Self::default() })
+        Ok(Self { plan, running, liveness: self.liveness, decider: self.decider, resumes, ..Self::default() })
     }
 
     /// Starts the BGP thread. The new thread inherits the current capabilities of the calling
@@ -137,6 +144,8 @@ impl Announcer {
         let before = std::mem::replace(&mut self.plan, Plan::new(config, machine));
         self.follow_families(&before);
         self.decider.reloaded(self.now);
+        let kept = |vip: &str| self.plan.rules.values().any(|rules| &*rules.vip == vip);
+        self.decider.overrides.retain(kept);
         self.retiring.clear();
         self.refused.clear();
         self.listening = Listening::default();
@@ -202,12 +211,21 @@ impl Announcer {
     }
 
     /// Decides again which VIPs are announced, based on the observed state `seen`. `now` is the
-    /// time since the process started.
+    /// time since the process started. Nothing changes while the announcer is frozen.
     pub fn look(&mut self, seen: &Seen, now: Duration) {
+        if self.frozen {
+            return;
+        }
         self.now = now;
+        if std::mem::take(&mut self.resumes) {
+            let restarts = self.plan.peers.iter().filter_map(|peer| peer.graceful_restart.as_ref());
+            let least = restarts.map(|restart| Duration::from_secs(restart.seconds.into())).min();
+            self.kept_until = now + least.unwrap_or_default();
+        }
         if self.listening.is_due(now) {
             self.listen();
         }
+        self.expire_overrides();
         let statuses = self.decider.decide(&self.plan.rules, self.plan.times, seen, now);
         self.tell_changes(&statuses);
         self.statuses = statuses;
@@ -269,6 +287,31 @@ impl Announcer {
         let status = self.running.as_ref().map(|running| running.speaker.status()).unwrap_or_default();
         let announced = status.values().any(|peer| peer.counts.announced_any());
         if announced { self.plan.graceful_shutdown } else { Duration::ZERO }
+    }
+
+    /// Stops all decisions or continues them. During the hand-over of an upgrade, the new process
+    /// already has the state, and the forwarder of this process cannot be checked.
+    pub fn freeze(&mut self, frozen: bool) {
+        self.frozen = frozen;
+    }
+
+    /// Returns the history of announcements and the overrides, for an upgrade.
+    #[must_use]
+    pub fn handed(&self) -> HandedAnnouncements {
+        self.decider.handed()
+    }
+
+    /// Continues the history of announcements and the overrides of the old process.
+    pub fn take(&mut self, handed: &HandedAnnouncements) {
+        self.decider.take(handed);
+    }
+
+    /// Returns the speaker with its sessions, for an upgrade. This value keeps the history and the
+    /// overrides, so that it can [resume](Announcer::resume) if the upgrade fails.
+    #[must_use]
+    pub fn part_with_speaker(&mut self) -> Self {
+        let kept = Self { decider: self.decider.clone(), now: self.now, ..Self::default() };
+        std::mem::replace(self, kept)
     }
 
     /// Closes all BGP sessions, then BFD, then the BGP thread. `text` is sent to the routers as a

@@ -13,6 +13,7 @@
 //! graceful-shutdown community.
 
 mod damping;
+mod handed;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,8 +21,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use packet::Family;
+use serde::{Deserialize, Serialize};
 
+use super::vip_overrides::{VipOverride, VipOverrides};
 use damping::Damping;
+pub use handed::HandedAnnouncements;
 
 /// The conditions for announcing a VIP, or one address family of a VIP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -152,6 +156,22 @@ pub enum Why {
     },
     /// The state of the services is not known yet.
     Unknown,
+    /// An operator withdrew the VIP.
+    Operator {
+        /// The client that set the override.
+        by: String,
+        /// The reason given by the operator.
+        reason: Option<String>,
+        /// The remaining time in seconds.
+        seconds: u64,
+    },
+}
+
+impl Why {
+    fn of(given: &VipOverride, now: Duration) -> Self {
+        let (by, reason, left) = (given.by.clone(), given.reason.clone(), given.left(now));
+        Self::Operator { by, reason, seconds: left.as_secs() + u64::from(left.subsec_nanos() > 0) }
+    }
 }
 
 impl fmt::Display for Why {
@@ -165,6 +185,10 @@ impl fmt::Display for Why {
                 write!(f, "service \"{service}\" has {serving} of {wanted} required backends")
             }
             Self::Unknown => f.write_str("the state of its services is not known yet"),
+            Self::Operator { by, reason, seconds } => {
+                write!(f, "withdrawn by {by}, {seconds} s left")?;
+                reason.iter().try_for_each(|reason| write!(f, ", reason: {reason}"))
+            }
         }
     }
 }
@@ -185,16 +209,20 @@ pub struct Decider {
     reloaded_until: Duration,
     /// The time of the last decision.
     decided: Option<Duration>,
+    /// The overrides of operators.
+    pub(crate) overrides: VipOverrides,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Memory {
     announced: bool,
     /// The time of the last announcement or withdrawal.
     since: Duration,
     /// The penalties and hold-downs, indexed by [`Cause`].
     damping: [Damping; 2],
+    #[serde(skip)]
     withdrawals: u64,
+    #[serde(skip)]
     not_announced: Duration,
 }
 
@@ -222,7 +250,8 @@ impl Decider {
             if rules.announced && !memory.announced {
                 memory.not_announced += passed;
             }
-            statuses.insert(Arc::clone(name), memory.decide(rules, times, seen, (now, is_flap)));
+            let given = self.overrides.of(&rules.vip);
+            statuses.insert(Arc::clone(name), memory.decide(rules, times, seen, (now, is_flap), given));
         }
         statuses
     }
@@ -269,14 +298,20 @@ impl Memory {
         times: Times,
         seen: &Seen,
         (now, is_flap): (Duration, bool),
+        given: Option<&VipOverride>,
     ) -> VipStatus {
+        self.damping.iter_mut().for_each(|damping| damping.shorten(times));
+        if given.is_some_and(|given| !given.withdraws) {
+            self.damping = Default::default();
+        }
         let returns = !self.announced && self.of(Cause::Backends).is_held();
         let wanted = if returns { rules.return_serving } else { rules.min_serving };
         let served = is_served(rules, wanted, seen);
         self.of(Cause::Backends).observe(served.is_ok(), now);
         let is_certain = seen.fault.as_ref().is_some_and(|fault| fault.stalled.is_none());
         self.of(Cause::Forwarder).observe(!is_certain, now);
-        match (qualifies(rules, times, seen, served), &seen.fault) {
+        let ordered = given.filter(|given| given.withdraws).map(|given| Why::of(given, now));
+        match (qualifies(rules, times, seen, ordered, served), &seen.fault) {
             (Ok(()), None) => self.well(now),
             (Ok(()), Some(stall)) if self.announced => VipStatus::Marked(Why::Forwarder(stall.why.clone())),
             (Ok(()), Some(stall)) => VipStatus::Withdrawn(Why::Forwarder(stall.why.clone())),
@@ -288,7 +323,12 @@ impl Memory {
                 };
                 if self.announced {
                     (self.announced, self.since) = (false, now);
-                    self.withdrawals += u64::from(is_flap || matches!(why, Why::Forwarder(_)));
+                    let is_counted = match &why {
+                        Why::Forwarder(_) => true,
+                        Why::Operator { .. } => false,
+                        _ => is_flap,
+                    };
+                    self.withdrawals += u64::from(is_counted);
                     cause.into_iter().for_each(|cause| self.of(cause).withdrawn(times, now));
                 }
                 VipStatus::Withdrawn(why)
@@ -319,13 +359,23 @@ impl Memory {
 }
 
 /// Returns the reason why a VIP does not qualify. A short stall of the forwarder is not a reason.
-/// `served` is the result of [`is_served`].
-fn qualifies(rules: &Rules, times: Times, seen: &Seen, served: Result<(), Why>) -> Result<(), Why> {
+/// `ordered` is the reason of an operator who withdrew the VIP, and `served` is the result of
+/// [`is_served`].
+fn qualifies(
+    rules: &Rules,
+    times: Times,
+    seen: &Seen,
+    ordered: Option<Why>,
+    served: Result<(), Why>,
+) -> Result<(), Why> {
     if !rules.announced {
         return Err(Why::NotWanted);
     }
     if !rules.heard {
         return Err(Why::NoPeer);
+    }
+    if let Some(why) = ordered {
+        return Err(why);
     }
     if let Some(fault) = seen.fault.as_ref().filter(|fault| fault.withdraws(times)) {
         return Err(Why::Forwarder(fault.why.clone()));

@@ -230,7 +230,8 @@ impl Controller {
         rows
     }
 
-    /// Returns a row for each VIP of this machine.
+    /// Returns a row for each VIP of this machine. [`Readiness::fill`](admin::Readiness::fill) sets
+    /// the readiness in the rows.
     #[must_use]
     pub fn vip_rows(&self, snapshot: &Snapshot, traffic: impl Fn(ServiceId) -> TrafficStats) -> Vec<VipRow> {
         let Some(machine) = self.config().machine(self.machine()) else { return Vec::new() };
@@ -252,7 +253,10 @@ impl Controller {
             VipRow {
                 name: vip.name.to_string(),
                 addresses: vip.shown_addresses().collect(),
-                ready: services.iter().all(|service| service.ready),
+                ready: false,
+                not_ready: Vec::new(),
+                serving: services.iter().all(|service| service.ready),
+                announced_to: None,
                 services,
             }
         };

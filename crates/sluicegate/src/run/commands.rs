@@ -5,16 +5,18 @@
 use std::time::{Instant, SystemTime};
 
 use admin::view::{
-    BackendChange, BackendRow, ConfigView, Confirmed, HealthView, MachineDrain, Refusal, RefusalKind, VipRow,
-    WhereView, entity_tag,
+    BackendChange, BackendRow, ConfigView, Confirmed, HealthView, MachineDrain, Refusal, RefusalKind,
+    VipChange, VipRow, WhereView, entity_tag,
 };
-use admin::{Answer, BackendAction, Command, OverrideNote};
+use admin::{Answer, BackendAction, Command, OverrideNote, VipAction};
 use admin::{CaptureCommand, CaptureStream, MachineAction, ReloadTerms};
-use compile::OverrideKey;
+use compile::{OverrideKey, find_machine};
 use control_plane::digest::hex;
 use control_plane::questions::{Filters, Taps};
 use control_plane::reload::{About, Cause, Wanted};
-use control_plane::{BackendOverride, CaptureBegun, Controller, Tapped, count_vips, locate_key, texts};
+use control_plane::{
+    BackendOverride, CaptureBegun, Controller, Refused, Tapped, count_vips, locate_key, texts,
+};
 
 use super::lifecycle::HandOver;
 use super::reload::Client;
@@ -52,6 +54,9 @@ impl Daemon {
                 _ = answer.send(self.api.logging.override_level(command, self.lifecycle.elapsed()));
             }
             Command::Bgp(answer) => _ = answer.send(self.announcer.view()),
+            Command::Vip { name, action, note, answer } => {
+                _ = answer.send(self.override_vip(name.as_deref(), action, &note));
+            }
             Command::Machine { action, answer } => _ = answer.send(self.command_machine(action)),
             Command::Upgrade { binary, answer } => self.upgrade(binary, answer),
             other => self.handle_generations(other),
@@ -156,9 +161,11 @@ impl Daemon {
         });
     }
 
-    fn answer_vips(&self, answer: Answer<Vec<VipRow>>) {
+    fn answer_vips(&mut self, answer: Answer<Vec<VipRow>>) {
+        self.refresh_readiness();
         let (threads, snapshot) = (&self.forwarding.plane.counters, self.publisher.current());
         let mut rows = self.controller.vip_rows(&snapshot, |id| of_service(threads, id.0));
+        self.lifecycle.liveness.readiness().fill(&mut rows);
         if let Some(counts) = self.inspections.counting.recent() {
             count_vips(&mut rows, counts, &snapshot);
         }
@@ -217,6 +224,26 @@ impl Daemon {
         }
         self.inspections.counting.forget();
         Ok(change)
+    }
+
+    fn override_vip(
+        &mut self,
+        name: Option<&str>,
+        action: VipAction,
+        note: &OverrideNote,
+    ) -> Result<VipChange, Refusal> {
+        let machine = find_machine(self.controller.config(), self.controller.machine());
+        let is_known = |name: &str| {
+            machine
+                .is_ok_and(|machine| self.controller.config().vips_of(machine).any(|vip| *vip.name == *name))
+        };
+        if let Some(unknown) = name.filter(|name| !is_known(name)) {
+            return Err(Refused::NotFound(format!("no VIP \"{unknown}\" on this machine")).into());
+        }
+        self.look_at_vips();
+        let vips = self.announcer.give(name, action, note)?;
+        self.look_at_vips();
+        Ok(self.announcer.change(&vips))
     }
 
     fn command_machine(&mut self, action: MachineAction) -> Result<MachineDrain, Refusal> {

@@ -13,12 +13,12 @@ use control_plane::digest::hex;
 use control_plane::reload::Origin;
 
 use super::Daemon;
-use crate::liveness::State;
 
 impl Daemon {
     /// Sends the status. Files are read and tables are hashed on another thread, so that the
     /// control loop is not blocked.
     pub(super) fn answer_status(&mut self, answer: Answer<Status>) {
+        self.refresh_readiness();
         let (status, origin) = (self.status(), self.configuration.origin);
         let sources = match origin {
             Origin::Kept => self.controller.config().sources().to_vec(),
@@ -41,26 +41,34 @@ impl Daemon {
 
     /// Returns the status without digests and without a comparison with the files on disk.
     fn status(&self) -> Status {
-        let (snapshot, liveness) = (self.publisher.current(), self.lifecycle.liveness.state());
-        let (vips, without) = self.vip_totals();
+        let (snapshot, readiness) = (self.publisher.current(), self.lifecycle.liveness.readiness());
+        let not_ready: Vec<String> = readiness.vips_not_ready().map(str::to_owned).collect();
+        let total = readiness.vips().len();
         let (backends, down) = self.controller.state_totals(&snapshot);
         Status {
             generation: self.controller.generation().0,
             generation_sha256: hex(&self.controller.config().digest()),
             config_file: self.configuration.file.display().to_string(),
-            ready: liveness.is_ready(),
-            not_ready: liveness.why_not(),
-            stopping: liveness.draining,
+            ready: readiness.is_ready(),
+            not_ready: readiness.not_ready(),
+            vip_faults: readiness.vip_faults(DownView::MOST),
+            stopping: self.is_draining(),
             forwarder: ForwarderView {
+                healthy: readiness.forwarder_fault().is_none(),
+                why: readiness.forwarder_fault().map(str::to_owned).into_iter().collect(),
                 unhealthy_seconds: self.lifecycle.liveness.unhealthy().as_secs_f64(),
-                ..forwarder_view(liveness)
             },
             interfaces: self.forwarding.links.rows().to_vec(),
-            vips,
+            vips: VipTotals { total, ready: total - not_ready.len() },
             backends,
             bgp: self.announcer.totals(),
-            down: DownView { backends: down, vips: without, routers: self.announcer.without_session() },
+            down: DownView {
+                backends: down,
+                vips: not_ready.into_iter().take(DownView::MOST).collect(),
+                routers: self.announcer.without_session(),
+            },
             overrides: self.overrides.rows(&self.controller, self.lifecycle.elapsed()),
+            vip_overrides: self.announcer.override_rows(),
             log_level_override: self.api.logging.override_row(self.lifecycle.elapsed()),
             last_reload: self.configuration.reloads.last().map(Into::into),
             confirmation: self.configuration.generations.confirmation_row(self.lifecycle.elapsed()),
@@ -91,20 +99,11 @@ impl Daemon {
         }
     }
 
-    /// Returns the number of VIPs, the number of ready VIPs, and the names of some VIPs that are
-    /// not ready.
-    fn vip_totals(&self) -> (VipTotals, Vec<String>) {
-        let liveness = self.lifecycle.liveness.state();
-        let without = || liveness.vips_without().cloned();
-        let total = liveness.vips.len();
-        (VipTotals { total, ready: total - without().count() }, without().take(DownView::MOST).collect())
-    }
-
     fn warnings(&self) -> Vec<String> {
         let links = self.forwarding.links.faults().iter().cloned();
         let file = self.configuration.warnings.iter().cloned();
         let daemon =
-            links.chain(file).chain(self.checks.warnings()).chain(self.inspections.captures.running());
+            links.chain(self.checks.warnings()).chain(file).chain(self.inspections.captures.running());
         let held = self.controller.held_pools();
         let held = held.iter().take(HELD_NAMED).map(ToString::to_string);
         let mut all: Vec<String> =
@@ -134,8 +133,10 @@ impl Daemon {
             0 => String::new(),
             count => format!(" and {count} prefixes"),
         };
+        let why = self.lifecycle.liveness.readiness().not_ready().join("; ");
+        let ready = if why.is_empty() { "ready".to_owned() } else { format!("not ready ({why})") };
         format!(
-            "generation {}: {}{prefixes}, {} on {}",
+            "{ready}, generation {}: {}{prefixes}, {} on {}",
             snapshot.generation().0,
             count_of(snapshot.filter().len(), "VIP address"),
             count_of(self.controller.index().backend_count(), "backend"),
@@ -144,13 +145,13 @@ impl Daemon {
     }
 
     /// Logs that the startup is complete.
-    pub(super) fn log_ready(&self) {
+    pub(super) fn log_startup(&self) {
         let (snapshot, plane) = (self.publisher.current(), &self.forwarding.plane);
         let unresolved: HashSet<IpAddr> =
             snapshot.slots().iter().filter(|slot| slot.next_hop.is_none()).map(|slot| slot.address).collect();
-        // log: The startup is complete and the machine can receive traffic. The fields describe the
-        // data plane and the configuration. The field `unresolved` is the number of backends
-        // without a next hop.
+        // log: The startup is complete: health checks have results, and the machine may announce
+        // VIPs. The fields describe the data plane and the configuration. The field `unresolved` is
+        // the number of backends without a next hop.
         tracing::info!(
             change = "machine",
             machine = %self.controller.machine(),
@@ -165,15 +166,9 @@ impl Daemon {
             prefixes = snapshot.filter_prefixes().len(),
             backends = self.controller.index().backend_count(),
             unresolved = unresolved.len(),
-            "ready"
+            "startup completed"
         );
     }
-}
-
-fn forwarder_view(liveness: &State) -> ForwarderView {
-    let healthy = liveness.health.is_healthy();
-    let why = if healthy { Vec::new() } else { vec![liveness.health.to_string()] };
-    ForwarderView { healthy, why, ..ForwarderView::default() }
 }
 
 fn seconds_since_1970(time: std::time::SystemTime) -> u64 {

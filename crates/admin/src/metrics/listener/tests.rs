@@ -1,9 +1,11 @@
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::*;
+use crate::readiness::{Machine, VipState};
 use crate::stats::Stats;
 use crate::view::Status;
 
@@ -15,7 +17,7 @@ struct Scene {
 
 impl Scene {
     async fn new() -> Self {
-        let (readiness, watched) = watch::channel(Readiness { not_ready: vec![], ..Readiness::default() });
+        let (readiness, watched) = watch::channel(Readiness::of(&well(), BTreeMap::new()));
         let (asks, commands) = mpsc::channel(1);
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -40,6 +42,10 @@ impl Scene {
     async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.address).await.unwrap()
     }
+}
+
+fn well() -> Machine {
+    Machine { has_link: true, set_up: true, ..Machine::default() }
 }
 
 /// Reads until the listener closes the connection.
@@ -100,30 +106,31 @@ async fn health_and_readiness_return_their_reasons() {
     begins(&scene.get("/healthz").await, 200);
     begins(&scene.get("/readyz").await, 200);
 
-    let vips = BTreeMap::from([("www".to_owned(), false), ("mail".to_owned(), true)]);
-    scene.readiness.send_modify(|state| state.vips = vips);
-    let answer = scene.get("/readyz?vip=www").await;
+    let unserved = VipState { unserved: Some("no backend for www tcp 80".into()), announcement: None };
+    let vips = BTreeMap::from([("www".to_owned(), unserved), ("mail".to_owned(), VipState::default())]);
+    scene.readiness.send_replace(Readiness::of(&well(), vips.clone()));
+    let answer = scene.get("/readyz/vip/www").await;
     begins(&answer, 503);
-    assert!(answer.ends_with("\r\n\r\nno backend serves VIP www\n"), "{answer}");
-    begins(&scene.get("/readyz?vip=mail").await, 200);
-    let answer = scene.get("/readyz?vip=other%0a").await;
+    assert!(answer.ends_with("\r\n\r\nnot serving: www, no backend for www tcp 80\n"), "{answer}");
+    begins(&scene.get("/readyz/vip/mail").await, 200);
+    begins(&scene.get("/readyz").await, 200);
+    let answer = scene.get("/readyz/vip/other%0a").await;
     begins(&answer, 404);
     assert!(answer.ends_with("\r\n\r\nVIP \"other\\n\" is not configured on this machine\n"), "{answer}");
-    begins(&scene.get("/readyz?vipp=mail").await, 400);
+    for path in ["/readyz/vip/%ff", "/readyz?vip=www"] {
+        begins(&scene.get(path).await, 400);
+    }
 
-    scene.readiness.send_modify(|state| state.not_ready = vec!["draining".into()]);
+    scene.readiness.send_replace(Readiness::of(&Machine { draining: true, ..well() }, vips));
     begins(&scene.get("/healthz").await, 200);
     let answer = scene.get("/readyz").await;
     begins(&answer, 503);
-    assert!(answer.ends_with("\r\n\r\ndraining\nno backend serves VIP www\n"), "{answer}");
-    begins(&scene.get("/readyz?vip=mail").await, 503);
+    let body = "\r\n\r\ndraining\nnot serving: www, no backend for www tcp 80\n";
+    assert!(answer.ends_with(body), "{answer}");
+    begins(&scene.get("/readyz/vip/mail").await, 503);
 
-    let fault = Some("thread 2 stands".into());
-    scene.readiness.send_replace(Readiness {
-        forwarder_fault: fault,
-        not_ready: vec![],
-        vips: BTreeMap::new(),
-    });
+    let stuck = Machine { fault: Some("thread 2 stands".into()), ..well() };
+    scene.readiness.send_replace(Readiness::of(&stuck, BTreeMap::new()));
     for path in ["/healthz", "/readyz"] {
         let answer = scene.get(path).await;
         begins(&answer, 503);

@@ -9,9 +9,11 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::Times;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Damping {
     /// The penalty at the time of the last withdrawal.
     penalty: f64,
@@ -20,7 +22,7 @@ pub(super) struct Damping {
 }
 
 /// A hold-down that has not ended.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Hold {
     wait: Duration,
     /// The time at which the cause ended, or `None` while the cause is present.
@@ -53,9 +55,22 @@ impl Damping {
         let doublings = (longest.as_secs_f64() / hold_down.as_secs_f64()).log2();
         self.penalty = (rest + 1.0).min(1.0 + doublings.max(0.0));
         self.withdrawn = now;
+        self.hold = Some(Hold { wait: self.wait(times), absent: None });
+    }
+
+    /// Shortens a hold-down in progress after a reload that shortens `hold_down` or
+    /// `max_hold_down`. A reload never makes it longer.
+    pub(super) fn shorten(&mut self, times: Times) {
+        let wait = self.wait(times);
+        if let Some(hold) = &mut self.hold {
+            hold.wait = hold.wait.min(wait);
+        }
+    }
+
+    fn wait(&self, Times { hold_down, longest, .. }: Times) -> Duration {
         // With a hold-down of zero, the maximum is not a number, and the penalty is not limited.
         let factor = if hold_down.is_zero() { 0.0 } else { (self.penalty - 1.0).exp2() };
-        self.hold = Some(Hold { wait: hold_down.mul_f64(factor), absent: None });
+        hold_down.mul_f64(factor).min(longest.max(hold_down))
     }
 
     /// Returns the remaining hold-down.

@@ -1,3 +1,4 @@
+use admin::{OverrideNote, VipAction};
 use proptest::prelude::*;
 
 use super::*;
@@ -283,4 +284,89 @@ proptest! {
         prop_assert!(begins.windows(2).all(|pair| pair[1] - pair[0] >= 10));
         prop_assert!(announced.iter().zip(&history).all(|(announced, (_, serving))| !announced || *serving >= min));
     }
+}
+
+fn order(action: VipAction, seconds: u64, now: u64) -> VipOverride {
+    let note = OverrideNote {
+        by: "uid 0".into(),
+        reason: Some("a new kernel".into()),
+        lasts: Some(Duration::from_secs(seconds)),
+        then_down: None,
+    };
+    VipOverride::new(action, &note, Duration::from_secs(now))
+}
+
+#[test]
+fn withdrawal_by_operator_has_no_hold_down_and_ends() {
+    let mut bed = Bed(Decider::default(), rules(2, 3));
+    bed.at(1, &seen(2));
+    bed.0.overrides.give(&"www".into(), order(VipAction::Withdraw, 60, 2));
+    let VipStatus::Withdrawn(why) = bed.at(3, &seen(3)) else { panic!("not withdrawn") };
+    assert_eq!(why.to_string(), "withdrawn by uid 0, 59 s left, reason: a new kernel");
+    assert_eq!(bed.0.overrides.expire(Duration::from_secs(61)).len(), 0);
+    assert!(matches!(bed.at(61, &seen(1)), VipStatus::Withdrawn(Why::Operator { .. })));
+    assert_eq!(bed.0.overrides.expire(Duration::from_secs(62)).len(), 1);
+    assert_eq!(bed.at(62, &seen(2)), VipStatus::Announced, "min_serving suffices, without a hold-down");
+    assert_eq!((bed.0.withdrawals("www"), bed.0.not_announced("www")), (0, Duration::from_secs(59)));
+    bed.0.overrides.give(&"other".into(), order(VipAction::Withdraw, 60, 62));
+    assert_eq!(bed.at(63, &seen(2)), VipStatus::Announced);
+}
+
+#[test]
+fn announce_by_operator_suspends_flap_damping() {
+    let mut bed = Bed(Decider::default(), rules(2, 3));
+    for now in [1, 20, 60] {
+        bed.at(now, &seen(3));
+        bed.at(now + 1, &seen(1));
+    }
+    assert!(matches!(bed.at(62, &seen(3)), VipStatus::HeldDown(_)));
+    bed.0.overrides.give(&"www".into(), order(VipAction::Announce, 10, 62));
+    assert_eq!(bed.at(62, &seen(2)), VipStatus::Announced);
+    assert!(matches!(bed.at(63, &seen(1)), VipStatus::Withdrawn(Why::TooFew { .. })), "only damping ends");
+    assert_eq!(bed.at(64, &seen(2)), VipStatus::Announced);
+    bed.0.overrides.expire(Duration::from_secs(72));
+    bed.at(72, &seen(1));
+    assert_eq!(bed.at(72, &seen(3)), held(10), "damping starts again without a penalty");
+}
+
+#[test]
+fn reload_shortens_hold_down_and_never_extends_it() {
+    let mut bed = Bed(Decider::default(), rules(2, 2));
+    bed.at(1, &seen(2));
+    bed.at(2, &seen(1));
+    assert_eq!(bed.at(2, &seen(2)), held(10));
+    let mut at = |second, times| {
+        bed.0.decide(&bed.1, times, &seen(2), Duration::from_secs(second)).remove("www").unwrap()
+    };
+    let longer = Times { hold_down: Duration::from_secs(30), ..TIMES };
+    assert_eq!(at(3, longer), held(9));
+    let shorter = Times { hold_down: Duration::from_secs(4), ..TIMES };
+    assert_eq!(at(4, shorter), held(2), "two of four seconds have passed");
+    assert_eq!(at(4, TIMES), held(2));
+    let capped = Times { hold_down: Duration::from_secs(1), longest: Duration::from_secs(1), ..TIMES };
+    assert_eq!(at(4, capped), VipStatus::Announced);
+}
+
+// Promise: upgrade-hold-down
+#[test]
+fn next_process_continues_hold_downs_and_overrides() {
+    let mut bed = Bed(Decider::default(), rules(2, 3));
+    bed.at(1, &seen(2));
+    bed.at(2, &seen(1));
+    assert_eq!(bed.at(3, &seen(3)), held(10));
+    bed.0.overrides.give(&"www".into(), order(VipAction::Withdraw, 6, 3));
+    let text = serde_json::to_string(&bed.0.handed()).unwrap();
+    let handed: HandedAnnouncements = serde_json::from_str(&text).unwrap();
+    assert_eq!(serde_json::to_string(&handed).unwrap(), text);
+    let mut next = Bed(Decider::default(), rules(2, 3));
+    next.0.take(&handed);
+    assert!(matches!(next.at(8, &seen(3)), VipStatus::Withdrawn(Why::Operator { seconds: 1, .. })));
+    next.0.overrides.expire(Duration::from_secs(9));
+    assert!(matches!(next.at(9, &seen(2)), VipStatus::Withdrawn(Why::TooFew { wanted: 3, .. })));
+    assert_eq!(next.0.since("www"), Duration::from_secs(2));
+    assert_eq!(next.at(10, &seen(3)), held(10), "too few backends served at 9 s");
+    assert_eq!(next.at(20, &seen(3)), VipStatus::Announced);
+    let mut healthy = Bed(Decider::default(), rules(2, 3));
+    healthy.0.take(&next.0.handed());
+    assert_eq!(healthy.at(21, &seen(2)), VipStatus::Announced, "an announced VIP stays announced");
 }

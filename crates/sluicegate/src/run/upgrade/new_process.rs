@@ -251,11 +251,12 @@ impl Daemon {
         Ok(new_process.say(&FromNew::Taken)?)
     }
 
-    /// Applies the overrides, health states and path MTUs of the old process, and rebuilds the
-    /// tables from them.
+    /// Applies the overrides, health states, announcements and path MTUs of the old process, and
+    /// rebuilds the tables from them.
     fn adopt(&mut self, state: &HandedState) -> anyhow::Result<()> {
         let now = self.lifecycle.elapsed();
         self.paths.take_over(state.learned());
+        self.announcer.take(&state.announcements);
         let current = self.publisher.current();
         if let Some(snapshot) = state.give(&mut self.controller, &mut self.overrides, &current, now)? {
             self.publisher.renew(snapshot);

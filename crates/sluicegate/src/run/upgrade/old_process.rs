@@ -118,6 +118,7 @@ impl Daemon {
         answer: Answer<Result<Upgraded, Refusal>>,
     ) {
         if let Err(refused) = &done {
+            self.thaw();
             self.lifecycle.hand_over = HandOver::None;
             self.forwarding.keep_ports();
             self.follow_caches();
@@ -176,14 +177,17 @@ impl Daemon {
     }
 
     fn handed_state(&self) -> HandedState {
-        HandedState::of(&self.controller, &self.overrides, self.paths.learned())
-            .with_failing_hops(self.paths.failing_hops())
+        let mut state = HandedState::of(&self.controller, &self.overrides, self.paths.learned())
+            .with_failing_hops(self.paths.failing_hops());
+        state.announcements = self.announcer.handed();
+        state
     }
 
     /// Freezes the state of this process. The process then handles no commands, because their
     /// effects would be lost.
     fn freeze(&mut self) -> HandedState {
         self.lifecycle.hand_over = HandOver::Frozen;
+        self.announcer.freeze(true);
         // Clients whose requests are still waiting for packet threads get no response.
         self.inspections = Inspections::default();
         if self.publisher.current().caches().is_some() {
@@ -195,9 +199,16 @@ impl Daemon {
         self.handed_state()
     }
 
+    /// Continues to decide about announcements after a failed upgrade. The forwarder could not be
+    /// checked since the freeze, so this time does not count as a stall.
+    fn thaw(&mut self) {
+        self.announcer.freeze(false);
+        self.forwarding.plane.restart_stall();
+    }
+
     fn close_listeners(&mut self) -> (Announcer, crate::run::health_tunnel::HealthTunnel) {
         self.api.listeners.close();
-        (std::mem::take(&mut self.announcer), self.checks.tunnel().clone())
+        (self.announcer.part_with_speaker(), self.checks.tunnel().clone())
     }
 
     fn take_bfd_back(&mut self, handed: HandedBfd) {
