@@ -1,7 +1,6 @@
-//! Implements `backend`, `vip list`, `health list` and `flow`, which show the state of backends,
-//! VIPs, health checks and flows, and change it.
+//! Implements `backend`, `health list` and `flow`, which show the state of backends, health checks
+//! and flows, and change it.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -9,7 +8,7 @@ use std::time::{Duration, Instant};
 use admin::FLOWS_AT_MOST;
 use admin::view::{
     BackendChange, BackendRow, BackendState, CheckState, FlowPage, FlowRow, HealthView, MembershipChange,
-    Override, Purged, ServiceRow, TargetRow, VipRow,
+    Override, Purged, TargetRow,
 };
 use clap::{Args, Subcommand, ValueEnum};
 use config::parse_duration;
@@ -22,7 +21,6 @@ use crate::failure::{usage, verdict};
 use crate::filter::{BACKEND_STATES, CHECK_STATES, FLOW_STATES, Of, in_states};
 use crate::out::errln;
 use crate::table::{ago, failed, lines, or_dash, table, word};
-use crate::vip_overrides::{self, Announce, Withdraw};
 
 /// The backend that a command applies to.
 #[derive(Debug, Args)]
@@ -139,18 +137,6 @@ fn time(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "expected a whole number with ms, s, m or h, such as 10m".to_owned())
 }
 
-/// The subcommands of `sluicegate vip`.
-#[derive(Debug, Subcommand)]
-pub enum VipVerb {
-    /// List VIPs with their services; the exit code is 1 if one of them is not ready
-    List(VipList),
-    /// End a withdrawal and the hold-down of a VIP, and suspend its flap damping
-    Announce(Announce),
-    /// Withdraw the routes of a VIP on this machine for a limited time; the machine keeps
-    /// forwarding packets
-    Withdraw(Withdraw),
-}
-
 /// The subcommands of `sluicegate health`.
 #[derive(Debug, Subcommand)]
 pub enum HealthVerb {
@@ -166,18 +152,6 @@ pub struct BackendList {
     /// List only backends in this state; repeat the option for several states
     #[arg(long, value_name = "STATE", value_parser = BACKEND_STATES)]
     state: Vec<String>,
-    #[command(flatten)]
-    common: Common,
-}
-
-/// The arguments of `vip list`.
-#[derive(Debug, Args)]
-pub struct VipList {
-    #[command(flatten)]
-    of: Of,
-    /// List only VIPs in this state
-    #[arg(long, value_name = "STATE", value_parser = ["ready", "not-ready"])]
-    state: Option<String>,
     #[command(flatten)]
     common: Common,
 }
@@ -414,82 +388,11 @@ struct Backends {
     backends: Vec<BackendRow>,
 }
 
-/// Wraps the list of VIPs in an object, because JSON output is always an object.
-#[derive(Serialize)]
-struct Vips {
-    vips: Vec<VipRow>,
-}
-
 /// Formats the state of a backend, for example `serving` or `serving, down for www IPv6 (+2)`.
 fn state_by_vip(row: &BackendRow) -> String {
     let Some((first, more)) = row.less_for.split_first() else { return word(&row.state) };
     let more = if more.is_empty() { String::new() } else { format!(" (+{})", more.len()) };
     format!("{}, {} for {} {}{more}", word(&row.state), word(&first.state), first.vip, first.family)
-}
-
-/// Runs a subcommand of `vip`.
-pub fn vip(verb: &VipVerb) -> anyhow::Result<ExitCode> {
-    match verb {
-        VipVerb::List(asked) => list_vips(asked),
-        VipVerb::Announce(asked) => vip_overrides::announce(asked),
-        VipVerb::Withdraw(asked) => vip_overrides::withdraw(asked),
-    }
-}
-
-fn list_vips(VipList { of, state, common }: &VipList) -> anyhow::Result<ExitCode> {
-    let mut rows: Vec<VipRow> = common.get("/v1/vips")?;
-    of.vips(&mut rows)?;
-    rows.retain(|vip| state.as_ref().is_none_or(|state| vip.ready == (state == "ready")));
-    let all_ready = rows.iter().all(|vip| vip.ready);
-    let more = of.most.cut(&mut rows);
-    let headings = [
-        "vip",
-        "addresses",
-        "service",
-        "pool",
-        "served by",
-        "serving",
-        "announced to",
-        "ready",
-        ">flows",
-        ">packets",
-    ];
-    let row = |vip: &VipRow, service: &ServiceRow| {
-        [
-            vip.name.clone(),
-            vip.addresses.join(" "),
-            format!("{} {}", service.protocol, service.ports),
-            service.pool.clone(),
-            if service.redirected_to.is_empty() {
-                service.serving_pool.clone()
-            } else {
-                format!("redirected to {}", service.redirected_to.join(", "))
-            },
-            serving(service),
-            or_dash(vip.announced_to.as_ref().filter(|peers| !peers.is_empty()).map(|peers| peers.join(" "))),
-            if vip.ready { "yes" } else { "no" }.to_owned(),
-            or_dash(service.flows),
-            service.packets.to_string(),
-        ]
-    };
-    let list = Vips { vips: rows };
-    common.show(&list, |list| {
-        let services =
-            |vip: &'_ VipRow| vip.services.iter().map(|service| row(vip, service)).collect::<Vec<_>>();
-        let why = list.vips.iter().flat_map(|vip| vip.not_ready.clone()).collect::<BTreeSet<_>>();
-        table(headings, list.vips.iter().flat_map(services)) + &more + &lines("", &Vec::from_iter(why))
-    })?;
-    Ok(verdict(all_ready))
-}
-
-/// Formats the number of serving backends, for example `2 of 3` or `2 of 3 IPv4, 0 of 3 IPv6`.
-fn serving(service: &ServiceRow) -> String {
-    let by_family = service.families.iter().filter_map(|row| {
-        let family = row.family?;
-        Some(format!("{} of {} {family}", row.serving, row.total))
-    });
-    let by_family = by_family.collect::<Vec<_>>().join(", ");
-    if by_family.is_empty() { format!("{} of {}", service.serving, service.total) } else { by_family }
 }
 
 /// Runs a subcommand of `health`.

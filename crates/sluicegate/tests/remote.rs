@@ -219,7 +219,7 @@ fn faults_of_the_connection_are_explained() {
 
 const ROLES: [&str; 3] = ["read", "operate", "configure"];
 /// The subcommands that need no running balancer, or that run on the machine of the balancer.
-const LOCAL: [&str; 13] = [
+const LOCAL: [&str; 14] = [
     "completions",
     "config check",
     "config diff",
@@ -231,6 +231,7 @@ const LOCAL: [&str; 13] = [
     "probe",
     "replay",
     "run",
+    "run-checks",
     "simulate",
     "trace",
 ];
@@ -252,7 +253,7 @@ const FINDINGS: [&str; 13] = [
     "where",
 ];
 /// Each subcommand for a running balancer, its arguments, and the role that it needs.
-const REMOTE: [(&str, &str, &str); 28] = [
+const REMOTE: [(&str, &str, &str); 30] = [
     ("backend down", "b1", "operate"),
     ("backend drain", "b1", "operate"),
     ("backend list", "--vip www --state serving --limit 5", "read"),
@@ -279,6 +280,8 @@ const REMOTE: [(&str, &str, &str); 28] = [
     ("machine upgrade", "", "configure"),
     ("status", "", "read"),
     ("top", "--once --interval 100ms", "read"),
+    ("vip announce", "--all", "operate"),
     ("vip list", "", "read"),
+    ("vip withdraw", "www --reason maintenance --for 10m", "operate"),
     ("where", "192.0.2.77:4000 203.0.113.10:80 tcp", "read"),
 ];

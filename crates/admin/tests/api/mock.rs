@@ -8,8 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use admin::stats::{FlowTableStats, Stats, ThreadStats, TrafficStats};
-use admin::view::Explained;
-use admin::view::*;
+use admin::view::{Explained, *};
 use admin::{
     Answer, BackendAction, CaptureCommand, CaptureStream, Command, EventQuery, FlowQuery, HotKeysCommand,
     LogLevelOverride, MachineAction,
