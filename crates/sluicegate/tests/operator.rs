@@ -502,7 +502,7 @@ fn start_log_has_no_escape_sequences() {
     assert!(
         text.contains("WARN")
             && text.contains(
-                "pool \\\"p\\\" never serves, because it has 1 backend and its fallback has below = 9"
+                "pool \\\"p\\\" is never used, because it has 1 backend and its fallback has below = 9"
             ),
         "{text}"
     );

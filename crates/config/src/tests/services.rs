@@ -417,12 +417,12 @@ fn one_port_in_two_services_names_both() {
     };
     let service = |ports, protocol| format!("{{ ports = {ports}, protocol = {protocol}, pool = \"p\" }}");
     let clashes = [
-        ("[80]", "\"tcp\"", "[80]", "6", "port 80 is already"),
-        ("[\"80-89\"]", "\"udp\"", "[\"89-99\"]", "\"udp\"", "port 89-99 is already"),
-        ("[\"1-65535\"]", "\"udp\"", "[9]", "\"udp\"", "port 9 is already"),
-        ("[9]", "\"udp\"", "[\"1-65535\"]", "\"udp\"", "port 1-65535 is already"),
-        ("\"any\"", "\"tcp\"", "\"any\"", "\"tcp\"", "all ports, is already"),
-        ("\"any\"", "\"gre\"", "\"any\"", "47", "all ports, is already"),
+        ("[80]", "\"tcp\"", "[80]", "6", "port 80 already"),
+        ("[\"80-89\"]", "\"udp\"", "[\"89-99\"]", "\"udp\"", "port 89-99 already"),
+        ("[\"1-65535\"]", "\"udp\"", "[9]", "\"udp\"", "port 9 already"),
+        ("[9]", "\"udp\"", "[\"1-65535\"]", "\"udp\"", "port 1-65535 already"),
+        ("\"any\"", "\"tcp\"", "\"any\"", "\"tcp\"", "all ports, already"),
+        ("\"any\"", "\"gre\"", "\"any\"", "47", "all ports, already"),
     ];
     for (ports, protocol, other_ports, other_protocol, part) in clashes {
         let problems = vips(&service(ports, protocol), &service(other_ports, other_protocol));
