@@ -257,6 +257,8 @@ fn af_packet_recovers_link_and_detects_lost_program() {
         reply.is_ok().then_some(())
     };
     assert!(eventually(BOUND, back).is_some(), "{}", scene.diagnosis());
+    let ready = || (scene.balancer.ask_plainly("/readyz").unwrap().0 == 200).then_some(());
+    assert!(eventually(BOUND, ready).is_some(), "{}", scene.diagnosis());
     let link = described(&scene, "link_type:\ttcx\n", "link_id:");
     let broken = Instant::now();
     bpftool(&format!("link detach id {link}"));

@@ -118,7 +118,7 @@ fn start_with_2000_vips_logs_no_line_per_vip() {
     let vips: String = (1..=2_000).map(vip).collect();
     let scene = Scene::with(|bed| LbConfig { more: pool.to_owned() + &vips, ..LbConfig::new(bed) });
     let lines = || scene.balancer.process.lines().into_iter().map(|line| line.text);
-    let is_summary = |line: &String| line.contains("VIP not ready") && line.contains("\"vips\":2000");
+    let is_summary = |line: &String| line.contains("VIP not served") && line.contains("\"vips\":2000");
     let found = eventually(BOUND, || lines().find(is_summary));
     let found = found.unwrap_or_else(|| panic!("{}", scene.diagnosis()));
     assert!(found.contains("v0001, v0002, v0003 and 1997 more"), "{found}");

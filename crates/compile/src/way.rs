@@ -64,7 +64,6 @@ pub fn check_hops(
             neighbour: *neighbour,
             next_hop: ways.hop(way),
             mtu: mtu(way),
-            source: way.preferred_source,
         };
         ways.usable(address).iter().map(check_hop).collect::<Arc<_>>()
     };

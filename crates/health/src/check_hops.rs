@@ -22,8 +22,6 @@ pub struct CheckHop {
     pub next_hop: NextHop,
     /// The MTU of the hop in bytes.
     pub mtu: u16,
-    /// The source address that the kernel would choose for packets to the backend.
-    pub source: Option<IpAddr>,
 }
 
 /// The hops of all backends that have a multipath route. The control plane replaces the set, and

@@ -258,16 +258,6 @@ struct CheckPath {
     hop: Option<CheckHop>,
 }
 
-impl CheckPath {
-    /// Returns the source address of packets to `destination`. Packets without encapsulation use
-    /// the address that the kernel would choose, because backends may accept only that address.
-    fn source(&self, own: Own, destination: IpAddr) -> Option<IpAddr> {
-        let own = own.beside(destination)?;
-        let preferred = self.hop.as_ref().filter(|_| self.slot.is_none()).and_then(|hop| hop.source);
-        Some(preferred.filter(|source| source.is_ipv4() == own.is_ipv4()).unwrap_or(own))
-    }
-}
-
 /// The state that dialers and the pump share.
 #[derive(Debug)]
 struct Shared {
@@ -306,30 +296,5 @@ impl Own {
     /// Returns the address of this machine in the family of `other`.
     fn beside(&self, other: IpAddr) -> Option<IpAddr> {
         if other.is_ipv4() { self.v4.map(IpAddr::V4) } else { self.v6.map(IpAddr::V6) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use forwarder::NextHop;
-
-    use super::*;
-
-    #[test]
-    fn direct_checks_through_a_hop_use_the_preferred_source() {
-        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        let own = Own::new(&[ip("192.0.2.1"), ip("192.0.2.2")]);
-        let path = |slot, source| {
-            let next_hop = NextHop::plain(packet::Mac([2; 6]), packet::Mac([4; 6]));
-            let hop = CheckHop { neighbour: (2, ip("192.0.2.254")), next_hop, mtu: 1_500, source };
-            CheckPath { slot, hop: Some(hop) }
-        };
-        let (first, preferred) = (Some(ip("192.0.2.1")), Some(ip("198.51.100.1")));
-        let source = |slot, preferred| path(slot, preferred).source(own, ip("203.0.113.9"));
-        assert_eq!(source(None, preferred), preferred);
-        assert_eq!(source(None, None), first);
-        assert_eq!(source(None, Some(ip("2001:db8::1"))), first);
-        assert_eq!(source(Some(SlotId(1)), preferred), first, "backends reply to the machine's address");
-        assert_eq!(path(None, preferred).source(own, ip("2001:db8::9")), None);
     }
 }

@@ -163,7 +163,6 @@ mod tests {
             neighbour: *neighbour,
             next_hop: next_hop.clone(),
             mtu: 1500,
-            source: None,
         };
         let result = |(_, result): &(_, Option<Result<Pass, Failure>>)| {
             result.clone().map(|result| (result, Duration::from_millis(5)))

@@ -1,6 +1,6 @@
 //! Sockets whose packets go to one backend through the tunnel.
 //!
-//! A socket has the mark of the tunnel and is bound to an address of this machine, so that replies
+//! A socket has the mark of the tunnel and is bound to the address of this machine, so that replies
 //! arrive here. The port of the socket is claimed before any packet is sent. The TCP segment size
 //! is limited by the MTU toward the backend. A connection is closed with a TCP reset, because ports
 //! in TIME_WAIT would soon use up all free ports.
@@ -75,7 +75,7 @@ impl TunnelDialer {
     }
 
     fn own(&self) -> io::Result<IpAddr> {
-        self.path.source(self.shared.own, self.vip).ok_or_else(|| {
+        self.shared.own.beside(self.vip).ok_or_else(|| {
             let what = format!("this machine has no address in the family of {}", self.vip);
             io::Error::new(io::ErrorKind::AddrNotAvailable, what)
         })

@@ -141,9 +141,11 @@ impl Wrapper {
         let canonical = |bytes: [u8; 16]| IpAddr::from(bytes).to_canonical();
         let addresses = parsed.addresses(packet.frame());
         let destination = canonical(addresses.dst);
+        if self.shared.own.beside(destination) != Some(canonical(addresses.src)) {
+            return None;
+        }
         let path = self.shared.ports.find(key, destination, Instant::now())?;
-        let is_own = path.source(self.shared.own, destination) == Some(canonical(addresses.src));
-        is_own.then_some((path, packet))
+        Some((path, packet))
     }
 
     fn count(&self, outcome: Result<(), Failed>) {
