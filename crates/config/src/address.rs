@@ -1,6 +1,6 @@
 //! Reads IP addresses, prefixes and suffixes from the configuration.
 //!
-//! Addresses must belong to a single host. Prefixes must not have host bits set, and suffixes must
+//! Each address must be a unicast address. Prefixes must not have host bits set, and suffixes must
 //! not have bits set outside their length. Host names are rejected, because a statically linked
 //! binary has no reliable resolver.
 

@@ -128,7 +128,7 @@ fn one_machine(sections: &Sections<'_>, bgp: &BgpDraft, machine: &MachineDraft) 
     for draft in of() {
         if machine.addresses.iter().any(|own| own.value == draft.peer.address) {
             let message =
-                format!("peer address {} is machine \"{}\" itself", draft.peer.address, machine.name);
+                format!("peer address {} belongs to machine \"{}\" itself", draft.peer.address, machine.name);
             let help = "use the address of the router, or list other machines in machines";
             sections.report.error(&draft.place, (message, help));
         }

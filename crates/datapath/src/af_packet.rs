@@ -338,7 +338,7 @@ mod tests {
             let end = place(&Arrival { bytes: &bytes, tag, is_whole }, &mut frame, start);
             assert_eq!(end, expected.map(|expected| start + expected.len()), "{tag:?} {start} {room}");
             let before = frame.iter().take(start).all(|byte| *byte == 0xee);
-            assert!(before, "the bytes before the packet changed");
+            assert!(before, "bytes in front of the packet have changed");
             assert_eq!(end.map(|end| &frame[start..end]), expected.map(Vec::as_slice));
         }
         let cut = Arrival { bytes: &bytes[..11], tag: None, is_whole: true };

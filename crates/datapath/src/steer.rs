@@ -54,7 +54,7 @@ pub struct SteerOptions {
 pub struct Changed {
     /// The number of added entries.
     pub added: usize,
-    /// The number of entries whose value changed, for example the encapsulation overhead.
+    /// The number of entries with a changed value, such as a different encapsulation overhead.
     pub updated: usize,
     /// The number of removed entries.
     pub removed: usize,

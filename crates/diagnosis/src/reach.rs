@@ -144,7 +144,7 @@ const ATTEMPTS: usize = 2;
 /// The kernel repeats a neighbor request once a second. This timeout allows one repetition.
 const FIRST_PATIENCE: Duration = Duration::from_millis(1_500);
 const PATIENCE: Duration = Duration::from_millis(400);
-/// The number of pings in a burst, whose replies fit into the socket buffer.
+/// The number of pings in a burst. The replies to a burst fit into the socket buffer.
 const BURST: usize = 64;
 const BETWEEN_BURSTS: Duration = Duration::from_millis(5);
 

@@ -184,7 +184,7 @@ fn notes_name_each_difference_with_its_line() {
             one("", "") + "-a -t 203.0.113.1:80 -r 127.0.0.1:80",
             vec![
                 counted,
-                "3 left out: server 127.0.0.1:80: VIPs and addresses that are not unicast cannot be backends",
+                "3 left out: server 127.0.0.1:80: addresses of VIPs and non-unicast addresses cannot be backends",
             ],
         ),
         (

@@ -188,7 +188,7 @@ impl Translation {
         for server in &service.servers {
             let address = server.address.ip();
             let why = if !is_unicast(address) || self.addresses.contains_key(&address) {
-                Some("VIPs and addresses that are not unicast cannot be backends")
+                Some("addresses of VIPs and non-unicast addresses cannot be backends")
             } else if !seen.insert(address) {
                 Some("a backend cannot have a second port, because ports are not translated")
             } else {

@@ -82,8 +82,8 @@ pub struct Stored<'a> {
 pub struct Fetch<'a> {
     /// The key as the server stores it, not base64-encoded.
     pub key: &'a [u8],
-    /// The version of the cached value, if only the current version of the key is requested. `None`
-    /// requests the value itself.
+    /// The version of the cached value, if the server has to send only the current version of the
+    /// key. If `None`, the server has to send the value.
     pub known: Option<u64>,
     /// `true` if the server should mark the key as recently used, which protects it from eviction.
     pub touches: bool,

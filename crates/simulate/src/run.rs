@@ -3,8 +3,8 @@
 //! All packets of a flow in one epoch reach the same machine and the same tables, so only the first
 //! packet in each epoch is examined. If a packet would reach a different backend than the first
 //! packet of its flow, the flow is broken and its simulation ends. An entry of a flow table
-//! therefore always refers to the backend of the first packet, and one bit per machine is enough to
-//! store it.
+//! therefore always refers to the backend of the first packet. One bit per flow and machine is
+//! enough to store whether the machine's flow table has an entry.
 //!
 //! If flow tables have no size limit, flows do not affect each other, so each flow is simulated
 //! completely before the next flow. With a limit, flows are processed in order of time. Packets in

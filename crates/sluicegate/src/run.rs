@@ -365,7 +365,7 @@ impl Daemon {
             }
             Ok(None) => {}
             // log: The drain time of a backend has elapsed, but the backend could not be removed
-            // from the tables. The removal is repeated. Report a bug if the line is repeated.
+            // from the tables. The removal will be retried. Report a bug if the line is repeated.
             Err(error) => tracing::error!(%error, "drained backend not removed"),
         }
         self.publisher.live().reclaim();

@@ -51,8 +51,9 @@ struct Node {
     bits: u64,
     mask: u64,
     /// The step for addresses whose bits match: a value, or the index of the first of `slots + 1`
-    /// child nodes. `other` is the step for all other addresses.
+    /// child nodes.
     same: Step,
+    /// The step for addresses whose bits do not match.
     other: Step,
     /// The mask of the bits that select the child node, applied after the address word is shifted
     /// right by `shift`.

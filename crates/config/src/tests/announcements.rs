@@ -358,7 +358,7 @@ fn peer_that_is_a_machine_is_refused() {
         ALL,
         [
             "bgp.peers[0]",
-            "peer address 192.0.2.1 is machine \"lb1\" itself",
+            "peer address 192.0.2.1 belongs to machine \"lb1\" itself",
             "use the address of the router, or list other machines in machines",
         ],
     );

@@ -17,7 +17,7 @@ use super::state::{Batch, PacketState};
 use crate::keyed::refused;
 use crate::{DropReason, KeyRules, Packet, Service, Verdict, WallClock};
 
-/// The data that one packet thread needs for limiting lifetimes.
+/// The state that one packet thread needs to limit the lifetime of values on substitute servers.
 #[derive(Debug)]
 pub(super) struct ShortLived {
     clock: WallClock,

@@ -544,7 +544,7 @@ const STARTS: usize = 32;
 const RESULTS: usize = 32;
 /// The maximum number of targets reported per iteration.
 const REPORTED: usize = 256;
-/// The maximum number of confirmation probes per silence.
+/// The maximum number of confirmation probes while no target answers.
 const CONFIRMATION_PROBES: u32 = 16;
 /// The maximum number of candidates for confirmation probes per iteration.
 const CONFIRMATION_CANDIDATES: u32 = 256;
