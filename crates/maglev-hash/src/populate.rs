@@ -1,10 +1,10 @@
 //! The loop that fills the table. In each turn a backend takes the free slot that it prefers most.
 //!
 //! While many slots are free, each backend steps along its preferences and tests slots in a bit
-//! set, which fits into the L1 cache. Several backends with consecutive turns
-//! first look for their next free slots together, without branches that wait for memory. Then these
-//! backends take their slots one after the other. When few slots are free, all free slots are compared by their position in the
-//! preferences, and the slot that comes first is taken.
+//! set, which fits into the L1 cache. Several backends with consecutive turns first look for their
+//! next free slots together, without branches that wait for memory. Then these backends take their
+//! slots one after the other. When few slots are free, all free slots are compared by their
+//! position in the preferences, and the slot that comes first is taken.
 //!
 //! Invariant: all slots that a backend prefers to its slot `next` are taken. The loop implements
 //! pseudocode 1 in §3.4 of the Maglev paper.
