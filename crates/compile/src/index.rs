@@ -56,6 +56,8 @@ pub struct Index {
     configured: Vec<PoolView>,
     /// For each service, `true` if its flows move immediately when their backend drains.
     moves_flows: Vec<bool>,
+    /// For each service, `true` if its VIP rejects packets while no backend is serving.
+    rejects_no_backend: Vec<bool>,
     /// For each service, the slots in ascending order that it must not use any longer.
     excluded: Vec<Arc<[SlotId]>>,
     /// The slots of peers, including removed peers that still have a slot.
@@ -188,8 +190,45 @@ impl Index {
         &self.configured
     }
 
-    pub(crate) fn configure(&mut self, configured: Vec<PoolView>, moves_flows: Vec<bool>) {
+    pub(crate) fn configure(
+        &mut self,
+        configured: Vec<PoolView>,
+        moves_flows: Vec<bool>,
+        services: &[Service],
+    ) {
         (self.configured, self.moves_flows) = (configured, moves_flows);
+        self.rejects_no_backend = services.iter().map(|service| service.rejects.no_backend).collect();
+    }
+
+    /// Returns `true` if any VIP rejects packets while no backend is serving.
+    #[must_use]
+    pub fn rejects_no_backend(&self) -> bool {
+        self.rejects_no_backend.contains(&true)
+    }
+
+    /// Returns `true` if a pool that the service uses may get a serving backend at any moment: the
+    /// first check results of a member are missing, or the tables do not contain a member yet that
+    /// is serving now.
+    fn may_serve_soon(
+        &self,
+        service: &Service,
+        configured: &PoolView,
+        runtime_state: &RuntimeState,
+        states: &[SlotState],
+    ) -> bool {
+        let may_serve_soon = |pool: &PoolTable| {
+            pool.slots.iter().zip(&pool.weights).any(|(slot, weight)| {
+                let Some(Membership { key, own_weight, .. }) = self.of_slot(*slot) else { return false };
+                let is_missing = *weight == 0
+                    && states.get(slot.0 as usize) == Some(&SlotState::Serving)
+                    && runtime_state.weight_of_all(key, *own_weight, *own_weight) > 0;
+                is_missing || runtime_state.is_awaited(key)
+            })
+        };
+        let keyed = service.keyed.iter().flat_map(|keyed| &keyed.pools);
+        let remotes = service.remotes.iter().flat_map(|remotes| remotes.iter()).map(|remote| &remote.pool);
+        self.chain(configured).any(|(_, entry)| may_serve_soon(&entry.table))
+            || keyed.chain(remotes).any(|pool| may_serve_soon(pool))
     }
 
     /// Returns `true` if the flows of a service move immediately when their backend drains.
@@ -205,11 +244,20 @@ impl Index {
     /// Sets the pool of each service in a snapshot to the pool that is currently used, and the
     /// slots that the service must not use. A service that moves its flows when backends drain must
     /// not use any draining slot.
+    ///
+    /// Also sets whether each service rejects packets while no backend is serving. While a backend
+    /// may serve soon, for example after a restart, packets are dropped instead. A dropped packet is
+    /// retransmitted, but a reset would end a connection that continues on that backend.
     pub fn lead(&self, services: &mut [Service], runtime_state: &RuntimeState, states: &[SlotState]) {
         for (service, configured) in services.iter_mut().zip(&self.configured) {
             if let Some(pool) = self.serving_pool(configured, runtime_state, states) {
                 service.pool = Arc::clone(pool);
             }
+        }
+        let places = services.iter_mut().zip(&self.configured).zip(&self.rejects_no_backend);
+        for ((service, configured), rejects) in places {
+            service.rejects.no_backend =
+                *rejects && !self.may_serve_soon(service, configured, runtime_state, states);
         }
         let draining = || {
             let slots = (0..).map(SlotId).zip(states);

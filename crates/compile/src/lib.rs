@@ -232,7 +232,7 @@ impl Compiler {
         let LaidOut { mut index, slots, with_ways, .. } = laid_out;
         let (services, kept) = self.services_of(&views, &index, &tables, from)?;
         let Services { mut services, bindings, configured, moves_flows } = services;
-        index.configure(configured, moves_flows);
+        index.configure(configured, moves_flows, &services);
         let detached_slots = self.detached_slots.after(&services, &index, from.now, ages(config));
         let states = slots.states(|key| from.runtime_state.state(key));
         index.exclude(detached_slots.excluded(&services, &index));

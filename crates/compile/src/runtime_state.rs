@@ -111,6 +111,12 @@ impl RuntimeState {
         }
     }
 
+    /// Returns `true` if the first check results of a pool member are missing, and no operator has
+    /// taken it down.
+    pub(crate) fn is_awaited(&self, key: &SlotKey) -> bool {
+        self.health(key) == HealthState::Unknown && self.override_of(key).mode != Some(Mode::Down)
+    }
+
     /// Returns `true` if the agent of a pool member has requested that the pool member gets no new
     /// flows.
     #[must_use]

@@ -451,14 +451,19 @@ impl Controller {
             *place = state;
         }
         // A first result of `Down` does not change the slot state, which was `Down` before, but can
-        // activate a fallback.
-        if !changed && (!is_touched || self.index.with_fallback().next().is_none()) {
+        // activate a fallback, and can begin to reject packets.
+        let has_effect = self.index.with_fallback().next().is_some() || self.index.rejects_no_backend();
+        if !changed && !(is_touched && has_effect) {
             return Ok(None);
         }
         self.stale |= changed;
         let before = self.runtime_state.fallbacks.clone();
         let next = self.state_again(current, states, now)?;
-        Ok((changed || before != self.runtime_state.fallbacks).then_some(next))
+        let mut rejects = next.services().iter().zip(current.services());
+        let changed = changed
+            || before != self.runtime_state.fallbacks
+            || rejects.any(|(next, current)| next.rejects != current.rejects);
+        Ok(changed.then_some(next))
     }
 
     /// Returns a copy of the snapshot `base` in which the slots have the states `states`. In the
@@ -483,8 +488,9 @@ impl Controller {
         self.slow_start.retain(|key| self.runtime_state.state(key) != SlotState::Down);
         let mut services = base.services().to_vec();
         self.index.lead(&mut services, &self.runtime_state, &states);
-        let is_same =
-            |a: &Service, b: &Service| Arc::ptr_eq(&a.pool, &b.pool) && a.excluded_slots == b.excluded_slots;
+        let is_same = |a: &Service, b: &Service| {
+            Arc::ptr_eq(&a.pool, &b.pool) && a.excluded_slots == b.excluded_slots && a.rejects == b.rejects
+        };
         let same = services.iter().zip(base.services()).all(|(a, b)| is_same(a, b));
         let next = base.with_states(states)?;
         Ok(if same { next } else { next.with_services(services)? })

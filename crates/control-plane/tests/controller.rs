@@ -154,6 +154,38 @@ impl Bed {
     }
 }
 
+/// A VIP does not reject packets while a backend may serve soon: before its first check results,
+/// and until the tables contain it.
+#[test]
+fn packets_are_rejected_only_when_no_backend_can_serve() {
+    let vip = |pool| vip("www", 10, pool).replace("services", "on_no_backend = \"reject\"\nservices");
+    let spare = pool("spare", 2, 1, "checks = [\"tcp\"]");
+    let text =
+        pool("web", 1, 2, "checks = [\"tcp\"]\nfallback = { pool = \"spare\" }") + &spare + &vip("web");
+    let mut bed = Bed::new(config(&text));
+    let rejects = |bed: &Bed| bed.live.services()[0].rejects.no_backend;
+    assert!(!rejects(&bed), "no backend has check results");
+    bed.say("web-1", HealthState::Down, 1);
+    bed.say("web-2", HealthState::Down, 1);
+    assert!(!rejects(&bed), "the fallback has no check results");
+    bed.say("spare", HealthState::Down, 1);
+    assert!(rejects(&bed), "all backends are down");
+    bed.settle(1);
+    assert!(rejects(&bed) && bed.served(10).is_empty());
+    bed.say("web-2", HealthState::Up, 2);
+    assert!(!rejects(&bed) && bed.served(10).is_empty(), "the tables do not contain the backend yet");
+    bed.settle(2);
+    assert_eq!(bed.served(10), ["web-2"]);
+    bed.say("web-2", HealthState::Down, 3);
+    assert!(rejects(&bed));
+    bed.settle(3);
+    let new = pool("new", 3, 1, "checks = [\"tcp\"]") + &vip("new");
+    bed.job(Some(config(&new)), 4);
+    assert!(!rejects(&bed), "a reload has replaced the pool");
+    bed.order("new-1", None, Some(Override { mode: Some(Mode::Down), weight: None }));
+    assert!(rejects(&bed), "an operator has taken the backend down");
+}
+
 #[test]
 fn backend_serves_after_first_result_and_leaves_when_down() {
     let text = pool("web", 1, 3, "checks = [\"tcp\"]") + &vip("www", 10, "web");

@@ -23,8 +23,9 @@ macro_rules! drop_reasons {
                 NoVip = "no_vip",
                 /// The source address of the packet is not the address of a host: a loopback,
                 /// multicast, unspecified, reserved or IPv4-mapped address, or an IPv6 link-local
-                /// address that is not on the same link. ICMP errors that quote a packet to such an
-                /// address are dropped, too.
+                /// address, also of a client on the same link. Only echo requests from a link-local
+                /// address are answered. ICMP errors that quote a packet to such an address are
+                /// dropped, too.
                 Martian = "martian",
                 /// The VIP has an allow list that does not contain the source address of the
                 /// packet.

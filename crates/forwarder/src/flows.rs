@@ -10,9 +10,9 @@
 
 use std::sync::Arc;
 
-use conntrack::{Entry, FlowCursor, FlowTable, Hit, PreviousTables, Signal, Step, Tick};
+use conntrack::{Entry, FlowCursor, FlowTable, Hit, Inserted, PreviousTables, Signal, Step, Target, Tick};
 
-use crate::{FlowTableCounters, Now};
+use crate::{FlowTableCounters, Now, SlotId};
 
 #[derive(Debug)]
 pub(crate) struct Flows {
@@ -56,7 +56,8 @@ impl Flows {
     /// process's tables, and copies a matching entry to this thread's table before returning it.
     ///
     /// A SYN is not looked up while this thread's table is crowded. The SYN usually begins a new
-    /// flow, and the table has no free entry for a copy.
+    /// flow, and the table has no free entry for a copy. [`Flows::insert_new`] handles the SYN of a
+    /// flow that these tables do contain.
     #[inline(always)]
     pub(crate) fn or_previous(
         &mut self,
@@ -71,6 +72,33 @@ impl Flows {
             }
             _ => hit,
         }
+    }
+
+    /// Adds a flow that [`Flows::or_previous`] has not found. Returns a slot if the flow is not
+    /// tracked, but the previous process's tables contain it.
+    ///
+    /// A SYN may have been added without a lookup in these tables. If it is not tracked, the next
+    /// packets of the flow find the previous process's entry, so the SYN must follow the entry too.
+    #[inline(always)]
+    pub(crate) fn insert_new(
+        &mut self,
+        key: u64,
+        target: Target,
+        signal: Signal,
+        now: Tick,
+    ) -> Option<SlotId> {
+        // If the connection table is full, the flow is not tracked, and Maglev chooses a backend
+        // for each packet. The table counts such flows.
+        match self.table.insert_new(key, target, signal, now) {
+            Inserted::Tracked => None,
+            Inserted::Untracked => self.previous_slot(key, signal, now),
+        }
+    }
+
+    #[cold]
+    fn previous_slot(&self, key: u64, signal: Signal, now: Tick) -> Option<SlotId> {
+        let previous = self.previous.as_ref().filter(|_| signal == Signal::Syn)?;
+        previous.flows.peek(key, now).map(|entry| SlotId(entry.slot))
     }
 
     /// Returns the connection table entry for a key, without changing the entry and without

@@ -51,7 +51,7 @@ fn realistic_rules_give_a_configuration_with_tcp_checks() {
         let checked: BTreeSet<u16> = checks.map(|check| check.kind.port()).collect();
         match &service.ports {
             config::Ports::Listed(ranges) if service.protocol == config::Protocol::Tcp => {
-                assert!(checked.contains(ranges[0].start()), "{service:?}");
+                assert!(checked.iter().eq([ranges[0].start()]), "{service:?}");
             }
             _ => assert!(checked.is_empty(), "{service:?}"),
         }
@@ -88,8 +88,31 @@ fn realistic_rules_give_a_configuration_with_tcp_checks() {
     assert_eq!(left_out, [15, 26, 27], "the second port, and the mark with its server");
     let second = config.pool("203-0-113-14-tcp-any-2").unwrap();
     assert_eq!(second.members[0].backend.address.to_string(), "198.18.5.1");
-    // Two services of one VIP with the same servers share a pool.
-    assert_eq!(config.pools().iter().filter(|pool| pool.name.contains("203-0-113-10")).count(), 1);
+}
+
+/// A failed check takes a server out of all services of the pool, so only services that are checked
+/// alike share a pool.
+#[test]
+fn each_tcp_port_has_its_own_pool_and_check() {
+    let services = ["-t 203.0.113.1:80", "-t 203.0.113.1:443", "-u 203.0.113.1:443", "-t 203.0.113.2:80"];
+    let rule = |service: &&str| format!("-A {service} -s rr\n-a {service} -r 198.18.0.1 -i\n");
+    let import = import(&services.iter().map(rule).collect::<String>());
+    let (config, _) = configuration(&import.toml);
+    let pools = config.vips().iter().flat_map(|vip| &vip.services).map(|service| {
+        let checks = service.pool.members[0].checks.iter();
+        let checks: Vec<_> = checks.map(|check| (check.kind.port(), check.via)).collect();
+        (&*service.pool.name, checks)
+    });
+    let by_vip = |port| vec![(port, config::Via::Vip)];
+    assert_eq!(
+        pools.collect::<Vec<_>>(),
+        [
+            ("203-0-113-1-tcp-80", by_vip(80)),
+            ("203-0-113-1-tcp-443", by_vip(443)),
+            ("203-0-113-1-udp-443", vec![]),
+            ("203-0-113-1-tcp-80", by_vip(80)),
+        ]
+    );
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! Writes the TOML text. Sections for which IPVS rules contain no data get placeholders.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::Note;
-use crate::rules::Protocol;
 use crate::translate::{Encapsulation, Entry, Pool, Translation, Vip};
 
 /// Writes the whole configuration.
@@ -35,13 +34,11 @@ fn write_all(text: &mut String, all: &Translation) -> fmt::Result {
         let name = Encapsulation::Checksum.word();
         writeln!(text, "\n[encapsulation.{name}]\nkind = \"gue\"\nudp_checksum = true")?;
     }
-    let ports = tcp_ports(all);
-    for port in ports.values().flatten().collect::<BTreeSet<_>>() {
-        writeln!(text, "\n[check.tcp-{port}]\ntcp = {{ port = {port} }}")?;
+    // The servers of all translated methods receive packets to the VIP, so they listen there.
+    for port in all.pools.iter().filter_map(|pool| pool.check).collect::<BTreeSet<_>>() {
+        writeln!(text, "\n[check.tcp-{port}]\ntcp = {{ port = {port} }}\nvia = \"vip\"")?;
     }
-    let none = BTreeSet::new();
-    let ports_of = |pool: &Pool| ports.get(&*pool.name).unwrap_or(&none);
-    all.pools.iter().try_for_each(|pool| write_pool(text, pool, ports_of(pool)))?;
+    all.pools.iter().try_for_each(|pool| write_pool(text, pool))?;
     all.vips.iter().try_for_each(|vip| write_vip(text, vip))?;
     if !all.left_out.is_empty() {
         writeln!(text, "\n# Left out:")?;
@@ -49,31 +46,10 @@ fn write_all(text: &mut String, all: &Translation) -> fmt::Result {
     all.left_out.iter().try_for_each(|note| write_note(text, "", note))
 }
 
-/// Returns the TCP ports of the services that use each pool, directly or as a fallback. A pool that
-/// is part of another pool has the checks of that pool.
-fn tcp_ports(all: &Translation) -> BTreeMap<&str, BTreeSet<u16>> {
-    let fallbacks: BTreeMap<&str, &str> =
-        all.pools.iter().filter_map(|pool| Some((&*pool.name, pool.fallback.as_deref()?))).collect();
-    let mut ports: BTreeMap<&str, BTreeSet<u16>> = BTreeMap::new();
-    for entry in all.vips.iter().flat_map(|vip| &vip.services) {
-        if entry.protocol == Protocol::Tcp && entry.port != 0 {
-            let chain = std::iter::successors(Some(&*entry.pool), |name| fallbacks.get(name).copied());
-            for pool in chain.take(all.pools.len()) {
-                ports.entry(pool).or_default().insert(entry.port);
-            }
-        }
-    }
-    for ports in ports.values_mut() {
-        *ports = ports.iter().copied().take(MOST_CHECKS).collect();
-    }
-    ports
-}
-
-fn write_pool(text: &mut String, pool: &Pool, ports: &BTreeSet<u16>) -> fmt::Result {
+fn write_pool(text: &mut String, pool: &Pool) -> fmt::Result {
     writeln!(text, "\n[pool.{}]", pool.name)?;
-    let checks: Vec<String> = ports.iter().map(|port| format!("\"tcp-{port}\"")).collect();
-    if !checks.is_empty() {
-        writeln!(text, "checks = [{}]", checks.join(", "))?;
+    if let Some(port) = pool.check {
+        writeln!(text, "checks = [\"tcp-{port}\"]")?;
     }
     if let Some(fallback) = &pool.fallback {
         writeln!(text, "fallback = {{ pool = \"{fallback}\" }}")?;
@@ -138,8 +114,6 @@ fn machine_addresses(all: &Translation) -> Vec<IpAddr> {
     v4.into_iter().chain(v6).collect()
 }
 
-/// The maximum number of checks of a pool. A pool with more ports is checked on its lowest ports.
-const MOST_CHECKS: usize = 4;
 const FIRST_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 0);
 const FIRST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0);
 /// The available table sizes, all of which are primes. The first size is the default.

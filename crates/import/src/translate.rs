@@ -1,7 +1,8 @@
 //! Translates IPVS services to VIPs and pools.
 //!
-//! A [`Translation`] has one VIP per address and one pool per set of servers. Each server becomes a
-//! backend that is named after its address. The port of a server is ignored, because packets keep
+//! A [`Translation`] has one VIP per address, and one pool per set of servers and checked TCP port.
+//! A failed check takes a server out of the pool, so it must not concern the other services of the
+//! server. Each server becomes a backend that is named after its address. The port of a server is ignored, because packets keep
 //! their destination port. Names, addresses and services are unique, and no backend has the address
 //! of a VIP.
 
@@ -23,8 +24,8 @@ pub(crate) struct Translation {
     pub(crate) notes: Vec<Note>,
     /// The notes about services that are left out, and about their servers.
     pub(crate) left_out: Vec<Note>,
-    /// The pool that was created for each list of tiers.
-    by_tiers: BTreeMap<Vec<Tier>, String>,
+    /// The pool that was created for each list of tiers and checked TCP port.
+    by_tiers: BTreeMap<(Vec<Tier>, Option<u16>), String>,
     /// The addresses of all services. The index of the VIP is `None` until the VIP is created.
     addresses: BTreeMap<IpAddr, Option<usize>>,
 }
@@ -60,6 +61,9 @@ pub(crate) struct Pool {
     pub(crate) backends: Vec<Backend>,
     pub(crate) pools: Vec<String>,
     pub(crate) fallback: Option<String>,
+    /// The TCP port that a check of the pool tests. A pool that is part of another pool has the
+    /// checks of that pool.
+    pub(crate) check: Option<u16>,
 }
 
 /// A backend with its weight.
@@ -166,7 +170,8 @@ impl Translation {
         let port = address.port();
         let end = if port == 0 { "any".to_owned() } else { port.to_string() };
         let name = format!("{}-{}-{end}", key_of(address.ip()), protocol.word());
-        let pool = self.pool_of(tiers(service, servers), name);
+        let check = (protocol == Protocol::Tcp && port != 0).then_some(port);
+        let pool = self.pool_of(tiers(service, servers), check, name);
         let is_hashed = matches!(service.scheduler, "sh" | "mh");
         let by_source = service.persistence.is_some() || (is_hashed && !service.with_port);
         Some(Entry { protocol, port, pool, by_source, notes })
@@ -206,39 +211,40 @@ impl Translation {
         kept
     }
 
-    /// Returns the name of the pool with these tiers. If there is no such pool, creates one with
-    /// the name `name`.
-    fn pool_of(&mut self, tiers: Vec<Tier>, name: String) -> String {
-        if let Some(known) = self.by_tiers.get(&tiers) {
+    /// Returns the name of the pool with these tiers and this checked TCP port. If there is no such
+    /// pool, creates one with the name `name`.
+    fn pool_of(&mut self, tiers: Vec<Tier>, check: Option<u16>, name: String) -> String {
+        let key = (tiers, check);
+        if let Some(known) = self.by_tiers.get(&key) {
             return known.clone();
         }
         let mut fallback = None;
-        for (number, tier) in tiers.iter().enumerate().rev() {
+        for (number, tier) in key.0.iter().enumerate().rev() {
             let name = if number == 0 { name.clone() } else { format!("{name}-{}", number + 1) };
-            self.add_pool(name.clone(), tier, fallback.replace(name));
+            self.add_pool(name.clone(), tier, check, fallback.replace(name));
         }
-        self.by_tiers.insert(tiers, name.clone());
+        self.by_tiers.insert(key, name.clone());
         name
     }
 
     /// Adds a pool. If its backends need different encapsulations, the pool contains a nested pool
     /// for each encapsulation.
-    fn add_pool(&mut self, name: String, tier: &Tier, fallback: Option<String>) {
+    fn add_pool(&mut self, name: String, tier: &Tier, check: Option<u16>, fallback: Option<String>) {
         let all: BTreeSet<Encapsulation> = tier.iter().map(|backend| backend.encapsulation).collect();
-        let pool = |name, encapsulation, fallback| {
+        let pool = |name, encapsulation, check, fallback| {
             let backends = tier.iter().filter(|backend| backend.encapsulation == encapsulation).cloned();
             let backends: Vec<Backend> = backends.collect();
-            Pool { name, size: backends.len(), encapsulation, backends, pools: Vec::new(), fallback }
+            Pool { name, size: backends.len(), encapsulation, backends, pools: Vec::new(), fallback, check }
         };
         if let (Some(only), 1) = (all.first(), all.len()) {
-            return self.pools.push(pool(name, *only, fallback));
+            return self.pools.push(pool(name, *only, check, fallback));
         }
-        let inner = all.into_iter().map(|one| pool(format!("{name}-{}", one.word()), one, None));
+        let inner = all.into_iter().map(|one| pool(format!("{name}-{}", one.word()), one, None, None));
         let first = self.pools.len();
         self.pools.extend(inner);
         let pools = self.pools.iter().skip(first).map(|pool| pool.name.clone()).collect();
         let (size, encapsulation, backends) = (tier.len(), Encapsulation::L2, Vec::new());
-        self.pools.push(Pool { name, size, encapsulation, backends, pools, fallback });
+        self.pools.push(Pool { name, size, encapsulation, backends, pools, fallback, check });
     }
 }
 

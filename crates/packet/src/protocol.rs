@@ -29,6 +29,8 @@ pub const ROUTING: u8 = 43;
 pub const FRAGMENT: u8 = 44;
 /// Authentication header (RFC 4302).
 pub const AH: u8 = 51;
+/// IPv6 without a next header (RFC 8200 §4.7).
+pub const NO_NEXT_HEADER: u8 = 59;
 /// IPv6 destination options (RFC 8200 §4.6).
 pub const DESTINATION_OPTIONS: u8 = 60;
 

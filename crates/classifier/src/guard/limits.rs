@@ -72,6 +72,15 @@ impl Limits {
         self.sources.admit(key, rate, 1, now)
     }
 
+    /// Returns `true` if [`Self::admit_source`] would admit an event, without counting it.
+    #[must_use]
+    pub fn would_admit_source(&self, key: u64, rate: u32, now: Now) -> bool {
+        let set = self.sources.place(key).and_then(|place| self.sources.sets.get(place));
+        // A source without a bucket gets a full one.
+        let known = set.and_then(|Set(ways)| ways.iter().find(|way| way.key == key));
+        known.is_none_or(|known| known.meter.would_admit(rate, now))
+    }
+
     /// Counts `bytes` against a budget in bytes per second for the source with this `key`. Each
     /// thread enforces its share of the budget. Returns `false` if the budget is exceeded.
     pub fn admit_bytes(&mut self, key: u64, budget: u64, bytes: u64, now: Now) -> bool {
@@ -113,11 +122,16 @@ impl Sources {
         Self { sets: vec![Set::default(); sources.div_ceil(WAYS)].into() }
     }
 
+    /// Returns the index of the set that may contain the bucket of a source.
+    #[inline]
+    fn place(&self, key: u64) -> Option<usize> {
+        usize::try_from((u128::from(key) * self.sets.len() as u128) >> 64).ok()
+    }
+
     #[inline]
     fn admit(&mut self, key: u64, rate: u32, count: u32, now: Now) -> bool {
-        let place = (u128::from(key) * self.sets.len() as u128) >> 64;
         // A table of size 0 admits all events.
-        let set = usize::try_from(place).ok().and_then(|place| self.sets.get_mut(place));
+        let set = self.place(key).and_then(|place| self.sets.get_mut(place));
         let Some(Set(ways)) = set else { return true };
         if let Some(known) = ways.iter_mut().find(|way| way.key == key) {
             return known.meter.admit_many(rate, count, now);

@@ -24,19 +24,30 @@ impl Meter {
         self.admit_many(rate, 1, now)
     }
 
+    /// Returns `true` if [`Self::admit`] would admit one event at `now`.
+    #[must_use]
+    #[inline]
+    pub fn would_admit(&self, rate: u32, now: Now) -> bool {
+        self.after(rate, 1, now).is_some()
+    }
+
     /// Admits all `count` events, or none of them.
     #[inline]
     pub fn admit_many(&mut self, rate: u32, count: u32, now: Now) -> bool {
+        let after = self.after(rate, count, now);
+        self.0 = after.unwrap_or(self.0);
+        after.is_some()
+    }
+
+    /// Returns the state of the meter after `count` events, or `None` if they are refused.
+    #[inline]
+    fn after(self, rate: u32, count: u32, now: Now) -> Option<u64> {
         let now = units(now);
         // The step is at most one second, so that even a larger request can be admitted when the
         // bucket is full.
         let step = (SECOND / u64::from(rate.max(1))).saturating_mul(count.into()).min(SECOND);
         let start = self.0.max(now);
-        if start - now > SECOND - step {
-            return false;
-        }
-        self.0 = start.saturating_add(step);
-        true
+        (start - now <= SECOND - step).then(|| start.saturating_add(step))
     }
 }
 

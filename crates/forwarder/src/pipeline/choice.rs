@@ -5,7 +5,7 @@
 //!
 //! See the Maglev paper, §3.1 and §3.3.
 
-use conntrack::{Hit, Id, Inserted, Target};
+use conntrack::{Hit, Id, Target};
 use packet::protocol;
 
 use super::state::{Batch, Choice, FlowPacket};
@@ -60,11 +60,14 @@ impl Core {
         choice.is_new_flow = true;
         self.admit_new(batch, packet, flow)?;
         self.choose_anew(batch, packet, flow, choice)?;
-        // If the connection table is full, the flow is not tracked, and Maglev chooses a backend
-        // for each packet. The table counts such flows.
         let target = flow_target(choice.slot, packet.service.id);
-        let (Inserted::Tracked | Inserted::Untracked) =
-            self.flows.table.insert_new(packet.key, target, packet.signal(), batch.tick);
+        let previous = self.flows.insert_new(packet.key, target, packet.signal(), batch.tick);
+        if let Some(slot) = previous
+            && batch.snapshot.keeps(packet.service, slot, false)
+            && !remote::is_barred(batch.snapshot, slot, packet.decapsulated_from)
+        {
+            (choice.slot, choice.step) = (slot, Some(Step::FlowTable));
+        }
         Ok(())
     }
 

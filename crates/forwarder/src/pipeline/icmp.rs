@@ -98,6 +98,14 @@ impl Core {
             && self.meters.rejections.admit(rates.replies, batch.now)
     }
 
+    /// Returns the result of [`Self::may_reject`] without counting a reply.
+    pub(super) fn could_reject(&self, batch: &Batch<'_>, source: &[u8; 16]) -> bool {
+        let key = batch.snapshot.hasher.source(source).rotate_left(48);
+        let rates = self.config.icmp;
+        self.meters.rejections.would_admit(rates.replies, batch.now)
+            && self.limits.would_admit_source(key, rates.replies_per_source, batch.now)
+    }
+
     /// Returns `true` if the rate limits allow another ICMP error from `source` to be forwarded or
     /// processed.
     fn may_take_error(&mut self, batch: &Batch<'_>, source: &[u8; 16]) -> bool {

@@ -2,21 +2,23 @@
 //! reset, and other packets get an ICMP error. The source of the reply is the VIP, as if the server
 //! behind it had refused the packet.
 //!
-//! For a protocol with ports, the error is always "port unreachable", also if no backend is
-//! serving. Clients treat this error as final: a connected UDP socket of Linux reports ECONNREFUSED
-//! at once, but ignores "host unreachable". IPVS sends the same error.
+//! For a protocol with ports other than SCTP, the error is always "port unreachable", also if no
+//! backend is serving. Clients treat this error as final: a connected UDP socket of Linux reports ECONNREFUSED
+//! at once, but ignores "host unreachable". IPVS sends the same error. SCTP ignores both errors, and gets the
+//! error for an unknown protocol, which ends an association at once (RFC 9260 §10).
 //!
 //! See RFC 1812 (§4.3.3.1), RFC 4443 (§3.1 and §3.4) and RFC 9293 (§3.10.7.1).
 
 use packet::{
-    Family, Fragment, IcmpErrorKind, Ipv6, Parsed, parse, protocol, udp_checksum_ok, write_tcp_reset,
+    Family, Fragment, IcmpErrorKind, Ipv6, Parsed, may_answer, parse, protocol, udp_checksum_ok,
+    write_tcp_reset,
 };
 
 use super::Core;
 use super::icmp::has_ports;
 use super::refusal::Answer;
 use super::state::Batch;
-use crate::{DropReason, Flow, Packet, Service, Snapshot, Verdict};
+use crate::{DropReason, Flow, Packet, Snapshot, Verdict};
 
 impl Core {
     /// Counts a dropped packet, or replies to it if its VIP rejects packets that are dropped for
@@ -47,10 +49,17 @@ impl Core {
         if !is_rejected(batch.snapshot, parsed, &flow, reason) {
             return None;
         }
+        // Floods of packets that get no reply must be cheap, and must not use up the rate limits.
+        if !may_answer(packet.frame(), parsed) || !self.could_reject(batch, &flow.source) {
+            return None;
+        }
         let verdict = if parsed.protocol == protocol::TCP {
-            let verdict = self.reset(batch, packet, parsed, &flow)?;
+            let length = write_tcp_reset(packet.frame_mut(), parsed)?;
+            let _ = self.may_reject(batch, &flow.source);
+            packet.set_bounds(packet.start(), packet.start() + length);
+            packet.move_to_front();
             self.counters.resets_sent.add(1);
-            verdict
+            Verdict::Reply
         } else {
             let is_whole = parsed.fragment == Fragment::None;
             if parsed.protocol == protocol::UDP && is_whole && !udp_checksum_ok(packet.frame(), parsed) {
@@ -68,59 +77,43 @@ impl Core {
         }
         Some(verdict)
     }
-
-    fn reset(
-        &mut self,
-        batch: &Batch<'_>,
-        packet: &mut Packet<'_>,
-        parsed: &Parsed,
-        flow: &Flow,
-    ) -> Option<Verdict> {
-        if parsed.tcp_flags & protocol::TCP_RST != 0 || !self.may_reject(batch, &flow.source) {
-            return None;
-        }
-        let length = write_tcp_reset(packet.frame_mut(), parsed)?;
-        packet.set_bounds(packet.start(), packet.start() + length);
-        packet.move_to_front();
-        Some(Verdict::Reply)
-    }
 }
 
-/// Returns `true` if the VIP of a packet rejects packets that are dropped for `reason`. The source
-/// must be a host that may use the VIP. ICMP packets are never rejected.
+/// Returns `true` if the VIP of a packet rejects packets that are dropped for `reason`, and the
+/// packet is not a reset, a fragment of a TCP segment, an IPv6 packet without content or an IPv6
+/// packet with IPv4-mapped addresses.
 fn is_rejected(snapshot: &Snapshot, parsed: &Parsed, flow: &Flow, reason: DropReason) -> bool {
-    let is_icmp = matches!(flow.protocol, protocol::ICMP | protocol::ICMPV6);
     let is_mapped = parsed.family == Family::V6 && flow.is_v4();
-    if is_icmp || is_mapped || flow.is_unroutable() || snapshot.vips.contains(&flow.source) {
-        return false;
-    }
-    let first = snapshot.vips.first(&flow.destination);
-    let found = match reason {
-        DropReason::NoBackend => {
-            let port = snapshot.vips.find(&flow.destination, flow.protocol, flow.destination_port);
-            port.map(|index| snapshot.service(index)).filter(|service| service.rejects.no_backend)
-        }
-        _ => first.map(|index| snapshot.service(index)).filter(|service| service.rejects.unserved_port),
-    };
-    let admits = |service: &Service| service.guard.as_ref().is_none_or(|guard| guard.refusal(flow).is_none());
-    found.is_some_and(admits)
+    let is_unanswerable_tcp = parsed.protocol == protocol::TCP
+        && (parsed.tcp_flags & protocol::TCP_RST != 0 || parsed.fragment != Fragment::None);
+    //= RFC 8200 §4.7
+    //# The value 59 in the Next Header field of an IPv6 header or any extension header indicates
+    //# that there is nothing following that header.
+    let is_empty = parsed.family == Family::V6 && parsed.protocol == protocol::NO_NEXT_HEADER;
+    !is_mapped && !is_unanswerable_tcp && !is_empty && snapshot.rejects(flow, reason)
 }
 
 /// Returns the kind of the ICMP error for a rejected packet.
 fn unreachable(frame: &[u8], parsed: &Parsed, reason: DropReason) -> IcmpErrorKind {
+    let is_sctp = parsed.protocol == protocol::SCTP;
     let code = match (parsed.family, reason) {
+        // An SCTP endpoint ignores all errors except those about an unknown protocol (RFC 9260 §10).
+        (Family::V4, _) if is_sctp => 2,
+        (Family::V6, _) if is_sctp => return unrecognized(frame, parsed),
         (Family::V4, _) if has_ports(parsed.protocol) => 3,
         (Family::V6, _) if has_ports(parsed.protocol) => 4,
         (Family::V4, DropReason::NoBackend) => 1,
         (Family::V6, DropReason::NoBackend) => 3,
         (Family::V4, _) => 2,
-        //= RFC 4443 §3.4
-        //# 1 - unrecognized Next Header type encountered
-        (Family::V6, _) => {
-            return IcmpErrorKind::ParameterProblem { code: 1, pointer: next_header_at(frame, parsed) };
-        }
+        (Family::V6, _) => return unrecognized(frame, parsed),
     };
     IcmpErrorKind::Unreachable { code }
+}
+
+fn unrecognized(frame: &[u8], parsed: &Parsed) -> IcmpErrorKind {
+    //= RFC 4443 §3.4
+    //# 1 - unrecognized Next Header type encountered
+    IcmpErrorKind::ParameterProblem { code: 1, pointer: next_header_at(frame, parsed) }
 }
 
 /// Returns the offset in the IPv6 packet of the field that contains the protocol of the upper

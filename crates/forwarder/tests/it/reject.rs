@@ -51,7 +51,7 @@ fn case() -> impl Strategy<Value = Case> {
         Flaw::FromVip,
         Flaw::OtherAddress,
     ];
-    let protocol = prop::sample::select(vec![6_u8, 6, 17, 17, 47, 132, 136, 50]);
+    let protocol = prop::sample::select(vec![6_u8, 6, 17, 17, 47, 132, 136, 50, 59]);
     let flags = prop::sample::select(vec!["S", "A", "FA", "F", "SA", "", "R", "RA"]);
     let flaw = prop::option::weighted(0.4, prop::sample::select(flaws));
     (any::<[bool; 7]>(), protocol, flags, flaw).prop_map(
@@ -144,13 +144,17 @@ impl Case {
             Some(DropReason::NoBackend) => self.rejects.no_backend,
             _ => false,
         };
-        wanted && may_reply && !(self.protocol == 6 && self.flags.contains('R'))
+        // IPv6 packets with the next header 59 have no content (RFC 8200 §4.7).
+        let is_silent = (self.protocol == 6 && self.flags.contains('R')) || (self.protocol == 59 && self.v6);
+        wanted && may_reply && !is_silent
     }
 
     /// Returns the type, the code and the word after the checksum of the ICMP error.
     fn error(&self) -> (u8, u8, u32) {
-        let has_ports = matches!(self.protocol, 17 | 132 | 136);
+        let has_ports = matches!(self.protocol, 17 | 136);
         match (self.v6, self.reason()) {
+            (false, _) if self.protocol == 132 => (3, 2, 0),
+            (true, _) if self.protocol == 132 => (4, 1, 6),
             (false, _) if has_ports => (3, 3, 0),
             (true, _) if has_ports => (1, 4, 0),
             (false, Some(DropReason::NoBackend)) => (3, 1, 0),
@@ -302,6 +306,32 @@ fn later_fragments_and_icmp_packets_are_not_rejected() {
         }
         assert_eq!(bed.send(24, &echo(source, vip)).0, Verdict::Reply);
     }
+}
+
+/// A flood of packets that get no reply does not use up the rate limit.
+#[test]
+fn unanswerable_packets_do_not_count_against_the_rate_limit() {
+    let mut parts = parts(gre_slots(1), &[1]);
+    rejecting(&mut parts);
+    let mut bed = Bed::new(parts);
+    let damage: [fn(&mut Vec<u8>); 3] =
+        [|frame| frame[0] |= 1, |frame| *frame.last_mut().unwrap() ^= 1, |frame| frame[20] |= 0x20];
+    for (number, damage) in (0..).zip(damage) {
+        for port in 0..300 {
+            for mut frame in
+                [tcp(CLIENT4, 5000 + port, VIP4, 81, "S"), udp(CLIENT4, port, VIP4, 81, b"question")]
+            {
+                frame[18..20].copy_from_slice(&port.to_be_bytes());
+                damage(&mut frame);
+                let is_first_fragment_of_udp = number == 2 && frame[23] == 17;
+                if !is_first_fragment_of_udp {
+                    let frame = refresh(frame);
+                    assert!(matches!(bed.send(24, &frame).0, Verdict::Drop(_)), "{number}");
+                }
+            }
+        }
+    }
+    assert_eq!(bed.send(24, &tcp(CLIENT4, 6000, VIP4, 81, "S")).0, Verdict::Reply);
 }
 
 // Promise: icmp-rate-limits

@@ -240,6 +240,11 @@ fn a_dead_cluster_is_hashed_around_and_its_flows_move() {
 fn two_clusters_without_backends_make_one_hop_and_a_named_drop() {
     for ipv4 in [true, false] {
         let (mut one, mut other) = (cluster(0, false, &[1]), cluster(1, false, &[0]));
+        // The packet is not rejected, because the other cluster serves the VIP.
+        let mut services = other.live.current().services().to_vec();
+        services.iter_mut().for_each(|service| service.rejects.no_backend = true);
+        let rejecting = other.live.current().with_services(services).unwrap();
+        other.live.publish(rejecting);
         let (verdict, frame) = one.send(24, &ask(4000, 0, ipv4, "S"));
         assert_eq!((verdict, next_cluster(&frame)), (Verdict::Tx, Some(1)));
         assert_eq!(other.send(24, &frame).0, Verdict::Drop(DropReason::NoBackend));

@@ -97,7 +97,8 @@ fn flows_without_recent_packets_are_counted_as_idle() {
         let Reply::Counted { buffer, .. } = answer(bed, request) else { panic!("counted") };
         [true, false].map(|is_active| buffer.iter().filter(|whose| whose.is_active == is_active).count())
     };
-    for _ in 0..2 {
+    // A flow without a SYN keeps the short timeout of 60 s until its third packet.
+    for _ in 0..3 {
         (0..10).for_each(|port| _ = send(&mut bed, port));
         bed.advance(1);
     }
@@ -146,10 +147,10 @@ fn flows_of_the_previous_process_are_listed_and_purged_once() {
     assert!((100..200).contains(&moved), "{moved} of 300 flows follow the hash");
 }
 
-/// While established flows fill the table, a SYN is not looked up in the previous process's tables.
-/// Other packets are.
+/// While established flows fill the table, a SYN is not looked up in the previous process's tables
+/// before it gets an entry. If it gets no entry, all packets of the flow go to the same backend.
 #[test]
-fn crowded_table_skips_previous_tables_for_syns_only() {
+fn untracked_syn_follows_the_previous_tables() {
     let packet = |port, flags| tcp("198.51.100.7", port, VIP4, 80, flags);
     let mut old = Bed::new(parts(gre_slots(2), &[1, 0]));
     (0..40).for_each(|port| assert_eq!(old.backend_of(&packet(port, "A")), Some(1)));
@@ -157,14 +158,31 @@ fn crowded_table_skips_previous_tables_for_syns_only() {
     let mut bed = Bed::with_flows(parts(gre_slots(2), &[0, 1]), 64);
     bed.pipeline.use_previous_tables(Arc::new(PreviousTables::new(tables)), Now::from_nanos(u64::MAX));
     assert_eq!(bed.backend_of(&packet(0, "S")), Some(1), "the table has free entries");
-    for flags in ["S", "A", "A", "A", "A"] {
-        for port in 1_000..1_064 {
-            assert_eq!(bed.backend_of(&packet(port, flags)), Some(2));
-        }
+    // A flow cannot be evicted after packets in two ticks. A new flow evicts the oldest flow with
+    // packets in one tick, so the newest flows continue first.
+    for start in [1_000, 2_000, 3_000] {
+        (start..start + 64).for_each(|port| assert_eq!(bed.backend_of(&packet(port, "S")), Some(2)));
+        bed.advance(1);
+        (start..start + 64).rev().for_each(|port| assert_eq!(bed.backend_of(&packet(port, "A")), Some(2)));
         bed.advance(1);
     }
     assert!(bed.pipeline.flows().is_crowded());
-    assert_eq!((bed.backend_of(&packet(1, "A")), bed.backend_of(&packet(2, "S"))), (Some(1), Some(2)));
+    // A SYN without an entry follows the previous process's entry, as the next packets do.
+    for (ports, has_fast_path) in [(3..20, true), (20..40, false)] {
+        if !has_fast_path {
+            bed.pipeline = bed.pipeline.without_fast_path();
+        }
+        let mut untracked = 0;
+        for port in ports {
+            let before = bed.pipeline.flows().counters().untracked;
+            let backends = ["S", "A", "A"].map(|flags| bed.backend_of(&packet(port, flags)));
+            if bed.pipeline.flows().counters().untracked > before {
+                assert_eq!(backends, [Some(1); 3], "flow {port}");
+                untracked += 1;
+            }
+        }
+        assert!(untracked > 5, "{untracked} flows were untracked");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! new flows. The module `choice` handles rare cases, for example flows that cannot stay on their
 //! backend, services with limits, and flows whose first Maglev choice is not serving.
 
-use conntrack::{Hit, Inserted, Signal};
+use conntrack::{Hit, Signal};
 use packet::{FastHeaders, is_unroutable};
 
 use super::{Disposition, FastPacket};
@@ -72,11 +72,11 @@ impl Core {
             step: Some(Step::Maglev { entry, rehashed: 0, reselected: false }),
             is_new_flow: true,
         };
-        // If the connection table is full, the flow is not tracked, and Maglev chooses a backend
-        // for each packet. The table counts such flows.
         let target = flow_target(slot, place.counted);
-        let (Inserted::Tracked | Inserted::Untracked) =
-            self.flows.table.insert_new(place.key, target, place.signal, batch.tick);
+        let previous = self.flows.insert_new(place.key, target, place.signal, batch.tick);
+        if let Some(slot) = previous.filter(|slot| snapshot.keeps(service, *slot, false)) {
+            place.choice = Choice { slot, ..KNOWN };
+        }
         true
     }
 
