@@ -23,7 +23,7 @@ use tokio::net::UnixStream;
 use self::wire::{Reply, Request};
 use super::{Failure, Interim};
 
-pub use self::runner::{RunnerSetup, serve};
+pub use self::runner::{RunnerSetup, kill_programs, serve};
 
 /// The backend that a program checks, and the time limit of the check.
 pub(super) struct Subject<'a> {
