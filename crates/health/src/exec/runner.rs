@@ -11,7 +11,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,6 +26,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
+use super::trusted;
 use super::wire::{MOST_REQUEST_BYTES, Reply, Request, printable};
 use crate::lock;
 
@@ -126,13 +126,12 @@ struct Program<'a> {
 impl<'a> Program<'a> {
     fn start(request: &Request, programs: &Path, running: &'a Running) -> Result<Self, String> {
         let name = &request.program;
-        let path = programs.join(name);
-        secured(programs)?;
-        secured(&path)?;
+        let path = trusted::program(programs, name)?;
         static RUNS: AtomicU64 = AtomicU64::new(1);
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
         let mut command = Command::new(&path);
         command
+            .arg0(programs.join(name)) // some programs choose what they do by the name of the link
             .args(&request.arguments)
             .env_clear()
             .env("PATH", PATH)
@@ -263,15 +262,6 @@ fn is_needed(process: Pid, programs: &BTreeMap<i32, u64>) -> bool {
         str::from_utf8(value).ok()?.parse().ok()
     });
     run.is_none_or(|run: u64| programs.values().any(|running| *running == run))
-}
-
-/// Rejects a program or folder that users other than its owner can change.
-fn secured(path: &Path) -> Result<(), String> {
-    let found = fs::metadata(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    if found.permissions().mode() & 0o022 != 0 {
-        return Err(format!("{} is writable by its group or others", path.display()));
-    }
-    Ok(())
 }
 
 /// The first line that a program prints which is not blank.
