@@ -29,13 +29,16 @@ pub struct Arguments {
     /// Print only events of this kind; repeat the option for several kinds (default: all kinds)
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(EventKind::ALL.map(EventKind::name)))]
     kind: Vec<String>,
-    /// Print only events about this VIP
+    /// Print only events about this VIP, and events that may concern it because they name only the
+    /// first of many
     #[arg(long, value_name = "VIP")]
     vip: Option<String>,
-    /// Print only events about this pool
+    /// Print only events about this pool, and events that may concern it because they name only the
+    /// first of many
     #[arg(long, value_name = "POOL")]
     pool: Option<String>,
-    /// Print only events about this backend
+    /// Print only events about this backend, and events that may concern it because they name only the
+    /// first of many
     #[arg(long, value_name = "BACKEND")]
     backend: Option<String>,
     /// Continue with new events until Ctrl-C; the exit code is 3 if the load balancer exits
@@ -56,12 +59,20 @@ impl Arguments {
     }
 
     /// Returns `true` if the event has all selected names in its fields. A field may contain
-    /// several names.
+    /// several names. If it names only the first of many, it may concern any name.
     fn is_about(&self, row: &EventRow) -> bool {
         self.selected().all(|(field, name)| {
-            row.about.get(field).is_some_and(|names| names.split([',', ' ']).any(|one| one == name))
+            row.about
+                .get(field)
+                .is_some_and(|names| is_cut(names) || names.split([',', ' ']).any(|one| one == name))
         })
     }
+}
+
+/// Returns `true` if a list of names ends in `and N more`.
+fn is_cut(names: &str) -> bool {
+    let number = names.strip_suffix(" more").and_then(|names| names.rsplit_once(" and "));
+    number.is_some_and(|(_, number)| number.parse::<usize>().is_ok())
 }
 
 /// Prints the selected events, oldest first.
@@ -161,6 +172,36 @@ mod tests {
             (f64::MAX, "1970-01-01T00:00:00.000Z"),
         ] {
             assert_eq!(clock(seconds), text);
+        }
+    }
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    #[test]
+    fn event_that_names_only_the_first_of_many_may_be_about_any() {
+        let line = <Line as clap::Parser>::parse_from(["events", "--vip", "v7"]);
+        for (field, names, is_about) in [
+            ("vip", "v7", true),
+            ("vip", "v1, v7", true),
+            ("vip", "v70", false),
+            ("vip", "v1, v2, v3 and 97 more", true),
+            ("vip", "v1 and more", false),
+            ("pool", "v1, v2, v3 and 97 more", false),
+        ] {
+            let row = EventRow {
+                number: 1,
+                unix_seconds: 0.0,
+                kind: EventKind::Backend,
+                severity: EventSeverity::Info,
+                what: String::new(),
+                about: [(field.to_owned(), names.to_owned())].into(),
+                cause: None,
+            };
+            assert_eq!(line.arguments.is_about(&row), is_about, "{field}={names}");
         }
     }
 

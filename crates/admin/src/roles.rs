@@ -20,8 +20,8 @@ use super::app_state::{CONFIRM, PUT_CONFIG, RELOAD, ROLLBACK, UPGRADE};
 pub enum Role {
     /// Permits queries.
     Read,
-    /// Permits commands such as drains, weight changes, flow purges, captures, key counts, and log
-    /// level changes.
+    /// Permits commands such as drains, weight changes, withdrawals and announcements of VIPs, flow
+    /// purges, captures, key counts, and log level changes.
     Operate,
     /// Permits configuration changes (uploads, reloads, confirmations and rollbacks), and upgrades
     /// to another program.

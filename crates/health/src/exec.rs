@@ -2,12 +2,13 @@
 //!
 //! The health thread may start no processes, because its process has capabilities and cannot change
 //! its user. It sends a request over a Unix socket to `sluicegate run-checks`, which has its own
-//! user and no capabilities, and runs the program. The module `runner` is this side, and `wire` has
-//! the messages.
+//! user and no capabilities, and runs the program. The module `runner` is this side, `trusted` finds
+//! the file of the program, and `wire` has the messages.
 //!
 //! A request that reaches no runner is a failure of this machine, so it changes no health state.
 
 mod runner;
+mod trusted;
 pub(crate) mod wire;
 
 use std::io;
@@ -23,7 +24,7 @@ use tokio::net::UnixStream;
 use self::wire::{Reply, Request};
 use super::{Failure, Interim};
 
-pub use self::runner::{RunnerSetup, serve};
+pub use self::runner::{RunnerSetup, kill_programs, serve};
 
 /// The backend that a program checks, and the time limit of the check.
 pub(super) struct Subject<'a> {

@@ -59,7 +59,7 @@ pub use self::engine::{
     Event, Events, FailingHops, Flush, Flushed, Health, HealthState, ProxiedTargetKey, StateChange,
     TargetKey, TargetReport, Watched,
 };
-pub use self::exec::{RunnerSetup, serve as run_checks};
+pub use self::exec::{RunnerSetup, kill_programs, serve as run_checks};
 pub use self::failure::Failure;
 pub use self::memcached::flush;
 pub use self::outcome::{Advice, Interim, Pass};

@@ -20,8 +20,8 @@ pub struct Advice {
 pub enum Pass {
     /// The backend sent the expected response.
     Answered,
-    /// The backend sent nothing, and the check needs no response. Such a result does not show that
-    /// the network of this machine works.
+    /// The backend sent nothing and the check needs no response, or a program passed. Such a result
+    /// does not show that the network of this machine works.
     Silent,
     /// The agent of the backend reports that the backend is up.
     Agent(Advice),

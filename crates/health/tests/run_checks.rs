@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use config::{CheckKind, ExecCheck};
-use health::{Dialer, Failure, Interim, Pass, RunnerSetup, attempt, run_checks};
+use health::{Dialer, Failure, Interim, Pass, RunnerSetup, attempt, kill_programs, run_checks};
 use tokio::net::UnixListener;
 use tokio::time::{sleep, timeout};
 
@@ -58,14 +58,17 @@ impl Scene {
         timeout(BOUND, attempt).await.unwrap_or_else(|_| interim.expired())
     }
 
-    /// Writes a program that hangs, with a child and a process in a session of its own. Returns the
-    /// files with their process IDs.
-    fn hanging(&self, name: &str) -> [PathBuf; 3] {
-        let files = ["shell", "child", "session"].map(|part| self.path(&format!("{name}-{part}")));
-        let [shell, child, session] = files.each_ref().map(|file| file.display().to_string());
+    /// Writes a program that hangs, with a child, an orphan, and a child and an orphan in sessions of
+    /// their own. Returns the files with their process IDs.
+    fn hanging(&self, name: &str) -> [PathBuf; 5] {
+        let parts = ["shell", "child", "orphan", "session", "daemon"];
+        let files = parts.map(|part| self.path(&format!("{name}-{part}")));
+        let [shell, child, orphan, session, daemon] = files.each_ref().map(|file| file.display().to_string());
         let text = format!(
-            "sleep 1000 & echo $! > {child}\nsetsid sh -c 'echo $$ > {session}; exec sleep 1000' &\n\
-             while [ ! -s {session} ]; do sleep 0.01; done\necho $$ > {shell}\nwait"
+            "sleep 1000 & echo $! > {child}\n(sleep 1000 & echo $! > {orphan})\n\
+             setsid sh -c 'echo $$ > {session}; exec sleep 1000' &\n\
+             setsid --fork sh -c 'echo $$ > {daemon}; exec sleep 1000'\n\
+             while [ ! -s {session} ] || [ ! -s {daemon} ]; do sleep 0.01; done\necho $$ > {shell}\nwait"
         );
         self.write(name, 0o755, &text);
         files
@@ -92,6 +95,14 @@ async fn started(files: &[PathBuf]) {
 async fn ended(files: &[PathBuf]) {
     for file in files {
         becomes(file, |id| fs::read_to_string(format!("/proc/{id}/stat")).is_err()).await;
+    }
+}
+
+fn run_on(files: &[PathBuf]) {
+    for file in files {
+        let id = fs::read_to_string(file).unwrap();
+        let state = fs::read_to_string(format!("/proc/{}/stat", id.trim()));
+        assert!(state.is_ok_and(|state| !state.contains(") Z ")), "{}", file.display());
     }
 }
 
@@ -146,15 +157,35 @@ async fn at_most_two(scene: &Scene) {
 }
 
 // Promise: check-programs
-#[tokio::test]
-async fn programs_end_with_their_attempts_and_leave_no_process() {
-    let scene = Scene::start();
-    results(&scene).await;
-    refusals(&scene).await;
+#[test]
+fn programs_end_with_their_attempts_and_leave_no_process() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let scene = runtime.block_on(async { Scene::start() });
+    runtime.block_on(attempts(&scene));
+    let (files, kind) = (scene.hanging("last"), scene.kind("last"));
+    runtime.block_on(async {
+        tokio::spawn(async move { attempt(&kind, BACKEND, &Dialer::Direct, &Interim::default()).await });
+        started(&files).await;
+    });
+    drop(runtime);
+    kill_programs();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(ended(&files));
+}
+
+async fn attempts(scene: &Scene) {
+    results(scene).await;
+    refusals(scene).await;
     let (files, kind, interim) = (scene.hanging("hangs"), scene.kind("hangs"), Interim::default());
     let meanwhile = async {
         started(&files).await;
-        at_most_two(&scene).await;
+        at_most_two(scene).await;
+        // Sleeps until the runner has looked for the processes of the second program.
+        while scene.ask("environment").await.is_err() {
+            sleep(Duration::from_millis(100)).await;
+        }
+        sleep(Duration::from_millis(500)).await;
+        run_on(&files);
     };
     tokio::select! {
         result = attempt(&kind, BACKEND, &Dialer::Direct, &interim) => panic!("{result:?}"),

@@ -15,6 +15,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use health::RunnerSetup;
 use nix::unistd::Uid;
+use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -46,14 +47,22 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<()> {
     listener.set_nonblocking(true)?;
     let setup = RunnerSetup { programs: arguments.programs, most: arguments.most.into() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
         let listener = tokio::net::UnixListener::from_std(listener)?;
-        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
         tokio::select! {
             ended = health::run_checks(listener, setup) => ended.context("cannot run programs"),
             _ = terminate.recv() => Ok(()),
+            _ = interrupt.recv() => Ok(()),
+            _ = hangup.recv() => Ok(()),
         }
-    })
+    });
+    // Ends the connections, so that no program starts later.
+    drop(runtime);
+    health::kill_programs();
+    result
 }
 
 /// Returns the listening socket on standard input.

@@ -108,6 +108,32 @@ mod tests {
         }
     }
 
+    /// The commands of the script are replaced by programs that record their arguments and fail.
+    #[test]
+    fn check_runner_restarts_only_if_policy_permits_and_failures_do_not_end_the_script() {
+        let scene = Scene::new();
+        let (bin, record) = (scene.path("bin"), scene.path("record"));
+        fs::create_dir(&bin).unwrap();
+        let stub = |name: &str, text: &str| {
+            fs::write(bin.join(name), format!("#!/bin/sh\n{text}\n")).unwrap();
+            fs::set_permissions(bin.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        stub("systemd-sysusers", "exit 0");
+        let says = format!("echo \"$@\" >> {}", record.display());
+        stub("systemctl", &format!("{says}; [ \"$1\" = daemon-reload ]"));
+        let script = include_str!("../scripts/deb-postinst")
+            .replace("/run/systemd/system", bin.to_str().unwrap())
+            .replace("/usr/sbin/policy-rc.d", bin.join("policy").to_str().unwrap());
+        let path = format!("PATH={}:/usr/bin:/bin", bin.display());
+        for (policy, restarts) in [(0, true), (101, false)] {
+            stub("policy", &format!("exit {policy}"));
+            fs::write(&record, "").unwrap();
+            output("env", &[&path, "sh", "-c", &script, "postinst", "configure", "1.0"]);
+            let said = fs::read_to_string(&record).unwrap();
+            assert_eq!(said.contains("try-restart sluicegate-checks.service"), restarts, "{policy}: {said}");
+        }
+    }
+
     #[test]
     fn ar_lists_the_parts_in_order_and_gzip_reads_them() {
         let scene = Scene::new();

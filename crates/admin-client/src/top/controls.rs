@@ -1,6 +1,7 @@
 //! The settings of the live screen that the operator changes with keys: the order of rows, the
 //! filter, the shown table and the help page.
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 
 use clap::ValueEnum;
@@ -81,8 +82,9 @@ pub(super) struct Controls {
     pub(super) is_typing: bool,
     pub(super) help: bool,
     pub(super) shows: Shows,
-    /// The number of rows above the first shown row, if one table fills the screen.
-    pub(super) skipped: usize,
+    /// The number of rows above the first shown row, if one table fills the screen. Drawing the table
+    /// reduces a number beyond its end.
+    pub(super) skipped: Cell<usize>,
 }
 
 impl Controls {
@@ -106,14 +108,18 @@ impl Controls {
             KeyCode::Char('r') => self.reversed = !self.reversed,
             KeyCode::Tab => self.show(self.shows.step(1)),
             KeyCode::BackTab => self.show(self.shows.step(Shows::ALL.len() - 1)),
-            KeyCode::Down | KeyCode::Char('j') => self.skipped = self.skipped.saturating_add(1),
-            KeyCode::Up | KeyCode::Char('k') => self.skipped = self.skipped.saturating_sub(1),
-            KeyCode::PageDown => self.skipped = self.skipped.saturating_add(PAGE),
-            KeyCode::PageUp => self.skipped = self.skipped.saturating_sub(PAGE),
-            KeyCode::Home => self.skipped = 0,
+            KeyCode::Down | KeyCode::Char('j') => self.scroll(|rows| rows.saturating_add(1)),
+            KeyCode::Up | KeyCode::Char('k') => self.scroll(|rows| rows.saturating_sub(1)),
+            KeyCode::PageDown => self.scroll(|rows| rows.saturating_add(PAGE)),
+            KeyCode::PageUp => self.scroll(|rows| rows.saturating_sub(PAGE)),
+            KeyCode::Home => self.skipped.set(0),
             _ => {}
         }
         false
+    }
+
+    fn scroll(&self, change: impl Fn(usize) -> usize) {
+        self.skipped.set(change(self.skipped.get()));
     }
 
     fn enter(&mut self, code: KeyCode) {
@@ -127,12 +133,12 @@ impl Controls {
             KeyCode::Char(letter) => self.filter.extend(letter.to_lowercase()),
             _ => {}
         }
-        self.skipped = 0;
+        self.skipped.set(0);
     }
 
     fn show(&mut self, shows: Shows) {
         self.shows = shows;
-        self.skipped = 0;
+        self.skipped.set(0);
     }
 
     /// Returns the rows whose names contain the filter, in the selected order.
@@ -208,8 +214,8 @@ mod tests {
         assert_eq!((&*controls.filter, controls.is_typing), ("v", false));
         assert_eq!(names(&controls), ["v10", "V2"]);
         press(&mut controls, &[KeyCode::Tab, KeyCode::Tab, KeyCode::PageDown, KeyCode::Up]);
-        assert_eq!((controls.shows, controls.skipped), (Shows::Backends, 9));
+        assert_eq!((controls.shows, controls.skipped.get()), (Shows::Backends, 9));
         press(&mut controls, &[KeyCode::BackTab, KeyCode::BackTab, KeyCode::BackTab]);
-        assert_eq!((controls.shows, controls.skipped), (Shows::Drops, 0));
+        assert_eq!((controls.shows, controls.skipped.get()), (Shows::Drops, 0));
     }
 }

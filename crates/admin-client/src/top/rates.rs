@@ -119,10 +119,12 @@ impl Rates {
         }
     }
 
-    /// Adds the readiness of services.
+    /// Adds the readiness of services. As in `vip list`, no service of a VIP that is not ready is
+    /// ready, for example if the VIP is not announced.
     pub(crate) fn enter_ready(&mut self, rows: &[VipRow]) {
-        let services = rows.iter().flat_map(|vip| &vip.services);
-        let ready: BTreeMap<&str, bool> = services.map(|service| (&*service.name, service.ready)).collect();
+        let services = rows.iter().flat_map(|vip| vip.services.iter().map(move |service| (vip, service)));
+        let ready: BTreeMap<&str, bool> =
+            services.map(|(vip, service)| (&*service.name, vip.ready && service.ready)).collect();
         for row in &mut self.services {
             let ready = ready.get(&*row.name);
             row.state = ready.map(|ready| if *ready { "ready" } else { "not ready" }.to_owned());
@@ -242,6 +244,27 @@ mod tests {
             [Drops { reason: "no_vip".into(), packets_per_second: 3.0, packets: 10 }],
             "reasons without packets are left out"
         );
+    }
+
+    #[test]
+    fn service_of_a_vip_that_is_not_ready_is_not_ready() {
+        let stats = Stats { services: [("www tcp 80".to_owned(), traffic(1))].into(), ..Stats::default() };
+        let mut rates = Rates::between(&Stats::default(), &stats, Duration::from_secs(1));
+        let mut row = serde_json::json!({
+            "name": "www", "addresses": [], "ready": true, "not_ready": [], "serving": true, "announced_to": null,
+            "services": [{
+                "name": "www tcp 80", "protocol": "tcp", "ports": "80", "pool": "web", "serving_pool": "web",
+                "serving": 1, "total": 1, "ready": true, "redirected_to": [], "families": [], "flows": null,
+                "packets": 0, "bytes": 0,
+            }],
+        });
+        for (vip, service, word) in
+            [(true, true, "ready"), (false, true, "not ready"), (true, false, "not ready")]
+        {
+            (row["ready"], row["services"][0]["ready"]) = (vip.into(), service.into());
+            rates.enter_ready(&[serde_json::from_value(row.clone()).unwrap()]);
+            assert_eq!(rates.services[0].state.as_deref(), Some(word), "{vip} {service}");
+        }
     }
 
     #[test]

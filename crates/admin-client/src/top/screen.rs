@@ -4,6 +4,7 @@
 //! other, and columns that do not fit are left out from the right. If a table has more rows than
 //! fit, its last line contains the number of the others.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -52,10 +53,10 @@ fn draw_tables(frame: &mut Frame<'_>, area: Rect, rates: &Rates, controls: &Cont
             stack(frame, right, &[backends, drops]);
         }
         Shows::All => stack(frame, area, &[vips, backends, threads, drops]),
-        Shows::Vips => vips.draw(frame, area, controls.skipped),
-        Shows::Backends => backends.draw(frame, area, controls.skipped),
-        Shows::Threads => threads.draw(frame, area, controls.skipped),
-        Shows::Drops => drops.draw(frame, area, controls.skipped),
+        Shows::Vips => vips.draw(frame, area, &controls.skipped),
+        Shows::Backends => backends.draw(frame, area, &controls.skipped),
+        Shows::Threads => threads.draw(frame, area, &controls.skipped),
+        Shows::Drops => drops.draw(frame, area, &controls.skipped),
     }
 }
 
@@ -69,7 +70,11 @@ fn stack(frame: &mut Frame<'_>, area: Rect, tables: &[Table]) {
     for (table, height) in tables.iter().zip(share(area.height, &needs)) {
         // The last line of each part is empty.
         let height = height.min(area.bottom().saturating_sub(top));
-        table.draw(frame, Rect { y: top, height: height.saturating_sub(1).max(1).min(height), ..area }, 0);
+        table.draw(
+            frame,
+            Rect { y: top, height: height.saturating_sub(1).max(1).min(height), ..area },
+            &Cell::new(0),
+        );
         top += height;
     }
 }
@@ -100,10 +105,12 @@ impl Table {
         u16::try_from(self.rows.len().max(1) + 2).unwrap_or(u16::MAX)
     }
 
-    fn draw(&self, frame: &mut Frame<'_>, area: Rect, skipped: usize) {
+    /// Draws the rows after the skipped rows. At the end of the table, no more rows are skipped than
+    /// needed.
+    fn draw(&self, frame: &mut Frame<'_>, area: Rect, skipped: &Cell<usize>) {
         let room = usize::from(area.height).saturating_sub(1);
-        let skipped = skipped.min(self.rows.len().saturating_sub(room));
-        let rows = &self.rows[skipped..];
+        skipped.set(skipped.get().min(self.rows.len().saturating_sub(room)));
+        let rows = &self.rows[skipped.get()..];
         let shown = if rows.len() > room { room.saturating_sub(1) } else { rows.len() };
         let columns = self.columns(usize::from(area.width));
         let heads: Vec<String> = self.heads.iter().map(ToString::to_string).collect();
@@ -311,6 +318,7 @@ a service or backend that does not serve, or a thread that is over 90% busy.
 mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
+    use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
     use admin::view::{DownView, ForwarderView, StateTotals};
 
@@ -396,12 +404,18 @@ mod tests {
 
     #[test]
     fn one_table_scrolls_and_is_filtered() {
-        let mut controls = Controls { shows: Shows::Backends, skipped: 2, ..Controls::default() };
+        let mut controls = Controls { shows: Shows::Backends, skipped: 2.into(), ..Controls::default() };
         let shown = screen(80, 10, 0, &controls);
         assert!(!shown.contains("VIP") && shown.contains("\nweb-2 ") && !shown.contains("web-1 "), "{shown}");
         assert!(shown.contains("… 7 more\n"), "{shown}");
-        controls.skipped = usize::MAX;
+        controls.skipped.set(usize::MAX);
         assert!(screen(80, 10, 0, &controls).contains("\nweb-12 "), "the end of the list");
+        let end = controls.skipped.get();
+        controls.press(KeyEvent::new(KeyCode::Up, KeyModifiers::NONE));
+        assert!(
+            end < 12 && !screen(80, 10, 0, &controls).contains("\nweb-12 "),
+            "the first key scrolls back"
+        );
         controls.filter = "web-1".to_owned();
         let shown = screen(80, 24, 0, &controls);
         assert_eq!(shown.matches("web-1").count(), 5, "four rows and the foot line: {shown}");

@@ -30,9 +30,12 @@ pub(super) struct Rules {
     /// The time within which the target is probed at least once. The span is the longest interval
     /// plus the timeout.
     pub(super) span: Duration,
-    /// `false` if attempts can pass without a response. Such a target cannot end a silence (see
-    /// [`HealthStates`]), so its failures do not start a silence either.
+    /// `false` if attempts can pass without the network. Such a target cannot end a silence (see
+    /// [`HealthStates`]), so its failures are not counted in a silence either.
     pub(super) answers: bool,
+    /// `true` if a change to Down is held during a silence. A failed program may be caused by the
+    /// network of this machine, although a passed program does not show that the network works.
+    pub(super) holds: bool,
 }
 
 /// The result of an attempt.
@@ -80,12 +83,17 @@ pub(super) struct Count {
 /// complete silence, there is a *local failure*. In a local failure, held states are discarded, and
 /// results are ignored until a target passes. If fewer backends or pools have failed, the held
 /// states are applied. If there are fewer than 3 backends or 2 pools in total, no state is held.
+///
+/// Targets whose passes do not show that the network works ([`Rules::answers`]) neither end a
+/// silence nor count as failed in it. If no other targets exist, no state is held.
 #[derive(Debug, Default)]
 pub(super) struct HealthStates {
     targets: Vec<Option<Count>>,
     len: usize,
     backends: Groups,
     pools: Groups,
+    /// The number of targets whose [`Rules::answers`] is `true`.
+    answering: usize,
     /// The number of targets for each value of [`Rules::span`].
     spans: BTreeMap<Duration, usize>,
     /// The number of the current silence, or of the next silence if there is no current silence.
@@ -149,6 +157,7 @@ impl HealthStates {
             self.targets.resize(at + 1, None);
         }
         self.len += 1;
+        self.answering += usize::from(rules.answers);
         *self.spans.entry(rules.span).or_default() += 1;
         self.backends.join(&backend);
         pools.iter().for_each(|pool| self.pools.join(pool));
@@ -163,6 +172,7 @@ impl HealthStates {
         self.changing = true;
         let gone = self.targets.get_mut(id as usize)?.take()?;
         self.len -= 1;
+        self.answering -= usize::from(gone.rules.answers);
         if let Some(count) = self.spans.get_mut(&gone.rules.span) {
             *count -= 1;
             if *count == 0 {
@@ -207,6 +217,9 @@ impl HealthStates {
             Outcome::Fail | Outcome::Local if !answers => {
                 if outcome == Outcome::Fail && !self.local_failure {
                     self.fail(id, out);
+                    if self.count(id).is_some_and(|count| count.held) {
+                        self.since.get_or_insert(now);
+                    }
                 }
             }
             Outcome::Fail | Outcome::Local => {
@@ -294,7 +307,7 @@ impl HealthStates {
         if !due || target.held {
             return;
         }
-        if hold && target.rules.answers {
+        if hold && target.rules.holds {
             target.held = true;
             self.held.push(id);
         } else {
@@ -303,11 +316,13 @@ impl HealthStates {
         }
     }
 
-    /// Returns `true` if a local failure is possible. While the set changes, a local failure is
-    /// assumed to be possible.
+    /// Returns `true` if a local failure is possible and can end. While the set changes, this is
+    /// assumed.
     fn may_hold(&self) -> bool {
         self.changing
-            || (self.backends.len() >= LOCAL_FAILURE_BACKENDS && self.pools.len() >= LOCAL_FAILURE_POOLS)
+            || (self.answering > 0
+                && self.backends.len() >= LOCAL_FAILURE_BACKENDS
+                && self.pools.len() >= LOCAL_FAILURE_POOLS)
     }
 
     fn mark_failed(&mut self, id: u32) {

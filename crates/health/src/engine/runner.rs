@@ -392,10 +392,9 @@ impl Runner {
             self.confirmation.next = (self.confirmation.next + 1) % all;
             let id = self.confirmation.next;
             // Only a response shows that the network of this machine works.
-            let can_answer = |t: &Target| !t.spec.watched.key.check.kind.passes_in_silence();
             let planned = self.targets[id as usize]
                 .as_ref()
-                .is_some_and(|t| t.phase == Phase::Planned && can_answer(t));
+                .is_some_and(|t| t.phase == Phase::Planned && answers(&t.spec.watched.key.check.kind));
             if planned && self.health_states.can_confirm(id) {
                 self.confirmation.started += 1;
                 self.schedule.cancel(id);
@@ -498,12 +497,12 @@ impl Target {
     }
 }
 
-/// Runs an exec check. The program is not sent through a hop.
+/// Runs an exec check. The program is not sent through a hop, and may pass without the network.
 async fn run_program(spec: Arc<Spec>, interim: Interim) -> Result<Pass, Failure> {
     let Watched { key, backend, pools, .. } = &spec.watched;
-    let CheckKind::Exec(check) = &key.check.kind else { return Ok(Pass::Answered) };
+    let CheckKind::Exec(check) = &key.check.kind else { return Ok(Pass::Silent) };
     let subject = exec::Subject { address: key.address, backend, pools, limit: key.check.timeout };
-    exec::attempt(check, &subject, &interim).await.map(|()| Pass::Answered)
+    exec::attempt(check, &subject, &interim).await.map(|()| Pass::Silent)
 }
 
 impl Future for Runner {
@@ -530,8 +529,14 @@ fn rules(watched: &Watched) -> Rules {
         fall: check.fall,
         first_fall,
         span: stretched + check.timeout,
-        answers: !check.kind.passes_in_silence(),
+        answers: answers(&check.kind),
+        holds: !check.kind.passes_in_silence(),
     }
+}
+
+/// Returns `true` if a pass of the check shows that the network of this machine works.
+fn answers(kind: &CheckKind) -> bool {
+    !kind.passes_in_silence() && !matches!(kind, CheckKind::Exec(_))
 }
 
 /// The maximum number of target changes that are applied per iteration. Each change takes about a

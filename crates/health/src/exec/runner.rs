@@ -3,28 +3,30 @@
 //! Each connection carries one request. A program runs in its own process group without a shell,
 //! with an empty standard input and its own environment. When it ends, its time limit ends or the
 //! connection closes, the whole group is killed. Processes that left the group become children of
-//! this process, which is their subreaper, and are killed too.
+//! this process, which is their subreaper, and are killed too. The environment of such a process
+//! shows which program started it, so that the end of a program affects no other program.
 //!
 //! References: prctl(2), `PR_SET_CHILD_SUBREAPER`; proc(5), `/proc/PID/task/TID/children`.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::Pid;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, getpgid};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
+use super::trusted;
 use super::wire::{MOST_REQUEST_BYTES, Reply, Request, printable};
 use crate::lock;
 
@@ -44,7 +46,7 @@ pub struct RunnerSetup {
 /// Returns the error of prctl(2).
 pub async fn serve(listener: UnixListener, setup: RunnerSetup) -> io::Result<()> {
     nix::sys::prctl::set_child_subreaper(true)?;
-    let running = Arc::new(Mutex::new(BTreeSet::new()));
+    let running = Arc::new(Mutex::new(BTreeMap::new()));
     let free = Arc::new(Semaphore::new(setup.most));
     let programs: Arc<Path> = setup.programs.into();
     loop {
@@ -111,8 +113,8 @@ async fn send(stream: &mut UnixStream, reply: &Reply) {
     let _ = timeout(REQUEST_LIMIT, stream.write_all(reply.to_text().as_bytes())).await;
 }
 
-/// The IDs of the programs that run.
-type Running = Mutex<BTreeSet<i32>>;
+/// The process IDs of the programs that run, with the numbers of their runs ([`RUN`]).
+type Running = Mutex<BTreeMap<i32, u64>>;
 
 /// A program that runs. Dropping it kills its process group.
 struct Program<'a> {
@@ -124,15 +126,17 @@ struct Program<'a> {
 impl<'a> Program<'a> {
     fn start(request: &Request, programs: &Path, running: &'a Running) -> Result<Self, String> {
         let name = &request.program;
-        let path = programs.join(name);
-        secured(programs)?;
-        secured(&path)?;
+        let path = trusted::program(programs, name)?;
+        static RUNS: AtomicU64 = AtomicU64::new(1);
+        let run = RUNS.fetch_add(1, Ordering::Relaxed);
         let mut command = Command::new(&path);
         command
+            .arg0(programs.join(name)) // some programs choose what they do by the name of the link
             .args(&request.arguments)
             .env_clear()
             .env("PATH", PATH)
             .env("LC_ALL", "C.UTF-8")
+            .env(RUN, run.to_string())
             .env("SLUICEGATE_BACKEND", &request.backend)
             .env("SLUICEGATE_POOLS", &request.pools)
             .env("SLUICEGATE_ADDRESS", request.address.to_string())
@@ -149,7 +153,7 @@ impl<'a> Program<'a> {
         let mut ids = lock(running);
         let child = command.spawn().map_err(|error| format!("cannot start {}: {error}", path.display()))?;
         let id = child.id().and_then(|id| i32::try_from(id).ok()).ok_or("the program has no process ID")?;
-        ids.insert(id);
+        ids.insert(id, run);
         Ok(Self { child, group: Pid::from_raw(id), running })
     }
 
@@ -210,28 +214,54 @@ impl Drop for Program<'_> {
     }
 }
 
-/// Kills and reaps the children of this process that are no programs. Returns their number.
-fn kill_strays(programs: &BTreeSet<i32>) -> usize {
-    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    let children: Vec<i32> = lists
-        .flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
-        .filter(|id| !programs.contains(id))
-        .collect();
-    for id in &children {
-        let _ = kill(Pid::from_raw(*id), Signal::SIGKILL);
-        let _ = waitpid(Pid::from_raw(*id), Some(WaitPidFlag::WNOHANG));
+/// Kills all programs and the processes that they have started. It is called before the process
+/// ends, when the runtime of [`serve`] no longer exists.
+pub fn kill_programs() {
+    for _ in 0..STRAY_ROUNDS {
+        if kill_strays(&BTreeMap::new()) == 0 {
+            break;
+        }
+        std::thread::sleep(STRAY_PAUSE);
     }
-    children.len()
 }
 
-/// Rejects a program or folder that users other than its owner can change.
-fn secured(path: &Path) -> Result<(), String> {
-    let found = fs::metadata(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    if found.permissions().mode() & 0o022 != 0 {
-        return Err(format!("{} is writable by its group or others", path.display()));
+/// Kills and reaps the children of this process that belong to no running program. Returns the
+/// number of killed processes.
+fn kill_strays(programs: &BTreeMap<i32, u64>) -> usize {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let children = lists
+        .flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<i32>>())
+        .filter(|id| !programs.contains_key(id));
+    let mut killed = 0;
+    for id in children {
+        let child = Pid::from_raw(id);
+        let is_alive = || matches!(waitpid(child, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive));
+        if is_alive() && !is_needed(child, programs) {
+            let _ = kill(child, Signal::SIGKILL);
+            is_alive();
+            killed += 1;
+        }
     }
-    Ok(())
+    killed
+}
+
+/// Returns `true` if a process may belong to a running program.
+fn is_needed(process: Pid, programs: &BTreeMap<i32, u64>) -> bool {
+    if programs.is_empty() {
+        return false;
+    }
+    if getpgid(Some(process)).is_ok_and(|group| programs.contains_key(&group.as_raw())) {
+        return true;
+    }
+    // A process that has changed its environment may belong to any program, so it is kept until no
+    // program runs.
+    let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+    let run = environment.split(|byte| *byte == 0).find_map(|line| {
+        let value = line.strip_prefix(RUN.as_bytes())?.strip_prefix(b"=")?;
+        str::from_utf8(value).ok()?.parse().ok()
+    });
+    run.is_none_or(|run: u64| programs.values().any(|running| *running == run))
 }
 
 /// The first line that a program prints which is not blank.
@@ -275,6 +305,8 @@ fn words(status: ExitStatus, text: &str) -> String {
 }
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The variable with a number that is different for each run of a program.
+const RUN: &str = "SLUICEGATE_RUN";
 const REQUEST_LIMIT: Duration = Duration::from_secs(2);
 const REST: Duration = Duration::from_millis(100);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

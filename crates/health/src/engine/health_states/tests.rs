@@ -13,7 +13,7 @@ use super::*;
 const SPAN: Duration = Duration::from_millis(1_000);
 
 fn rules(rise: u32, fall: u32) -> Rules {
-    Rules { rise, fall, first_fall: 1, span: SPAN, answers: true }
+    Rules { rise, fall, first_fall: 1, span: SPAN, answers: true, holds: true }
 }
 
 /// Creates one target per entry of `pools`. Each target has its own backend.
@@ -128,9 +128,50 @@ fn silent_passes_count_but_end_no_silence() {
     assert_eq!(at(&mut health_states, over + 2, 0, Pass).local_failure, Some(false));
 }
 
+/// Programs that pass do not show that the network works, and programs that fail are held.
+#[test]
+fn programs_on_an_isolated_machine_change_no_state() {
+    let mut health_states = watching(&["p", "p", "q", "q"], rules(1, 1));
+    let program = Rules { answers: false, ..rules(1, 1) };
+    for id in [4, 5] {
+        health_states.insert(id, program, format!("b{id}").into(), vec!["r".into()]);
+    }
+    health_states.decide(Duration::ZERO, &mut Changes::default());
+    (0..4).for_each(|id| drop(at(&mut health_states, 0, id, Pass)));
+    (4..6).for_each(|id| drop(at(&mut health_states, 0, id, Silent)));
+    assert_eq!(at(&mut health_states, 10, 4, Fail), turned(&[]));
+    assert_eq!(at(&mut health_states, 11, 5, Local), turned(&[]));
+    for id in 0..4 {
+        assert_eq!(at(&mut health_states, 20, id, Fail), turned(&[]));
+        assert_eq!(at(&mut health_states, 20, 5, Silent), turned(&[]));
+    }
+    let failed = Changes { turned: vec![], local_failure: Some(true) };
+    assert_eq!(at(&mut health_states, 1_010, 0, Fail), failed);
+    assert_eq!(at(&mut health_states, 1_020, 5, Silent), turned(&[]));
+    assert_eq!(at(&mut health_states, 1_030, 4, Fail), turned(&[]));
+    let passed = Changes { turned: vec![], local_failure: Some(false) };
+    assert_eq!(at(&mut health_states, 1_040, 0, Pass), passed);
+    assert_eq!(at(&mut health_states, 1_050, 4, Fail), turned(&[]));
+    assert_eq!(at(&mut health_states, 1_060, 1, Pass), turned(&[(4, Down)]));
+}
+
+/// Without other targets, no pass could end a local failure.
+#[test]
+fn programs_alone_cause_no_local_failure() {
+    let program = Rules { answers: false, ..rules(1, 1) };
+    let mut health_states = watching(&["p", "p", "q", "q"], program);
+    for id in 0..4 {
+        assert_eq!(at(&mut health_states, 0, id, Silent), turned(&[(id, Up)]));
+    }
+    for id in 0..4 {
+        assert_eq!(at(&mut health_states, 10, id, Local), turned(&[]));
+        assert_eq!(at(&mut health_states, 20, id, Fail), turned(&[(id, Down)]));
+    }
+}
+
 #[test]
 fn targets_without_responses_cause_no_local_failure() {
-    let silent = Rules { answers: false, ..rules(1, 1) };
+    let silent = Rules { answers: false, holds: false, ..rules(1, 1) };
     let mut health_states = watching(&["p", "p", "q", "q"], silent);
     for id in 0..4 {
         assert_eq!(at(&mut health_states, 0, id, Silent), turned(&[(id, Up)]));
@@ -385,7 +426,7 @@ fn translated(group: &Group) -> (Rules, Arc<str>, Vec<Arc<str>>) {
     let pools = pools.iter().map(|pool| format!("p{pool}").into()).collect();
     let first_fall = if *serving { *fall } else { 1 };
     let span = Duration::from_millis(*span);
-    let rules = Rules { rise: *rise, fall: *fall, first_fall, span, answers: true };
+    let rules = Rules { rise: *rise, fall: *fall, first_fall, span, answers: true, holds: true };
     (rules, format!("b{backend}").into(), pools)
 }
 
