@@ -226,7 +226,7 @@ impl HandedOverride {
             backend: key.backend.to_string(),
             pool: key.pool.as_ref().map(ToString::to_string),
             is_down: says.mode == Some(Mode::Down),
-            mode: given.mode.as_ref().map(note),
+            mode: given.mode.as_ref().filter(|_| says.mode.is_some()).map(note),
             weight: says.weight.zip(given.weight.as_ref().map(note)),
         }
     }
@@ -346,6 +346,37 @@ mod tests {
         let next = last.give(&mut new, &mut taken, &next, at(67)).unwrap().unwrap_or(next);
         assert!(new.runtime_state().overrides.is_empty() && taken.rows(&new, at(68)).is_empty());
         assert_eq!(states(&next, &new), [SlotState::Serving, SlotState::Serving, SlotState::Down]);
+    }
+
+    /// Reloads `controller` with the configuration `file`.
+    fn reload(controller: &mut Controller, current: &Snapshot, file: &str, now: Duration) -> Snapshot {
+        let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+        let config: Config = config::parse(file, Path::new("a.toml"), &secret).unwrap().0;
+        let states = current.states().to_vec();
+        let job = controller.job(Some(Arc::new(config)), Arc::default(), states, now).unwrap();
+        controller.finish(job.run(), now).unwrap()
+    }
+
+    #[test]
+    fn override_of_removed_backend_does_not_return() {
+        let ((mut controller, current), mut overrides) = (started(), Overrides::default());
+        let at = Duration::from_secs;
+        let backend = OverrideKey { backend: "a".into(), pool: None };
+        let then_down = Some(ThenDown::After(at(30)));
+        let note = OverrideNote { by: "uid 0".into(), reason: None, lasts: None, then_down };
+        let drain = BackendOverride { backend, action: BackendAction::Drain, note };
+        let drained = overrides.give(&mut controller, &drain, &current, at(1)).unwrap();
+        let current = drained.snapshot.unwrap_or(current);
+        let without_a = FILE.replace("{ name = \"a\", address = \"198.18.0.1\" }, ", "");
+        let current = reload(&mut controller, &current, &without_a, at(2));
+        let current = reload(&mut controller, &current, FILE, at(3));
+        let handed = HandedState::of(&controller, &overrides, []);
+        let ((mut new, first), mut taken) = (started(), Overrides::default());
+        handed.give(&mut new, &mut taken, &first, at(4)).unwrap();
+        assert!(new.runtime_state().overrides.is_empty(), "{:?}", new.runtime_state().overrides);
+
+        assert!(overrides.expire(&mut controller, &current, at(40)).unwrap().is_none());
+        assert!(controller.runtime_state().overrides.is_empty() && overrides.given().next().is_none());
     }
 
     /// Starts a controller with a keyed pool of the servers `a`, `b` and `c`, which are flushed

@@ -110,6 +110,7 @@ impl Overrides {
         if controller.memberships_of(backend).next().is_none() {
             return Err(absent(controller, backend));
         }
+        self.forget_removed(controller);
         let (before, mut notes) = (of(controller, &backend.backend), Vec::new());
         let next = replaced(controller, command, before.clone(), &mut notes)?;
         let differs =
@@ -179,6 +180,7 @@ impl Overrides {
         current: &Snapshot,
         now: Duration,
     ) -> Result<Option<Snapshot>, CompileError> {
+        self.forget_removed(controller);
         let over =
             |note: &Option<Note>| note.as_ref().and_then(|note| note.until).is_some_and(|until| until <= now);
         let mut says = Vec::new();
@@ -189,7 +191,9 @@ impl Overrides {
                 // log: A drain or down override with a duration (`--for`) has expired.
                 tracing::info!(change = "override", backend = %key.backend, pool = key.pool.as_deref(), "state override expired");
             }
-            if let Some(note) = given.mode.as_mut().filter(|note| note.down_at.is_some_and(|at| at <= now)) {
+            let is_due = |note: &&mut Note| note.down_at.is_some_and(|at| at <= now);
+            if let Some(note) = given.mode.as_mut().filter(|_| left.mode == Some(Mode::Drain)).filter(is_due)
+            {
                 (note.down_at, left.mode) = (None, Some(Mode::Down));
                 // log: The time of a drain with `--then down` has passed. The backend is down, and
                 // its remaining flows move to other backends.
@@ -206,6 +210,12 @@ impl Overrides {
         }
         self.given.retain(|_, given| given.mode.is_some() || given.weight.is_some());
         if says.is_empty() { Ok(None) } else { controller.override_backends(says, current, now) }
+    }
+
+    /// Forgets the origins of overrides that a reload deleted together with their backend. If the
+    /// backend is added again, no part of the old override applies to it.
+    pub fn forget_removed(&mut self, controller: &Controller) {
+        self.given.retain(|key, _| controller.runtime_state().overrides.contains_key(key));
     }
 
     /// Returns the recorded origin of each active override.

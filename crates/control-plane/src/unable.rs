@@ -32,19 +32,26 @@ impl Unable {
                 None => {}
             }
         }
+        let same_why = is_same(&failed, |(_, why)| why);
+        let same_check = is_same(&failed, |((_, check), _)| check);
         for LogLine { names: address, count: targets, first } in
             log_lines(failed, |((address, _), _)| *address)
         {
             let ((_, check), why) = first;
+            let check = Some(check).filter(|_| same_check || targets.is_none());
+            let why = Some(why).filter(|_| same_why || targets.is_none());
             // log: A health check cannot run on this machine, for example because a file descriptor
             // or a route is missing (see `why`). The last health state stays in effect. If more
-            // than eight checks are affected, they share one line, and `targets` is their number.
-            tracing::error!(address, %check, targets, why, "health check cannot run");
+            // than eight checks are affected, they share one line, and `targets` is their number. Then
+            // `check` and `why` are missing if they differ.
+            tracing::error!(address, check = check.as_deref(), targets, why, "health check cannot run");
         }
+        let same_check = is_same(&restored, |(_, check)| check);
         for LogLine { names: address, count: targets, first } in log_lines(restored, |(address, _)| *address)
         {
+            let check = Some(first.1).filter(|_| same_check || targets.is_none());
             // log: A health check that could not run works again, or a reload removed it.
-            tracing::info!(address, check = %first.1, targets, "health check works again");
+            tracing::info!(address, check = check.as_deref(), targets, "health check works again");
         }
     }
 
@@ -67,6 +74,11 @@ impl Unable {
         };
         Some(format!("{count}: \"{}\" of {} for {seconds} s ({why})", &key.check.name, key.address))
     }
+}
+
+fn is_same<T, P: PartialEq + ?Sized>(changes: &[T], part: impl Fn(&T) -> &P) -> bool {
+    let Some((first, others)) = changes.split_first() else { return true };
+    others.iter().all(|other| part(other) == part(first))
 }
 
 #[cfg(test)]
@@ -102,6 +114,16 @@ mod tests {
             (fields[3], fields[4], &restored["targets"]),
             (&200.into(), &"no port".into(), &200.into())
         );
+    }
+
+    #[test]
+    fn line_for_different_reasons_has_no_reason() {
+        let (mut unable, now) = (Unable::default(), Instant::now());
+        let why = |host: u8| Some(if host == 9 { "no port" } else { "no route" }.to_owned());
+        let news = (1..=9).map(|host| (target(host), why(host))).collect();
+        let lines = logged(|| unable.take(news, now));
+        let [line] = &lines[..] else { panic!("{} lines", lines.len()) };
+        assert_eq!((line.get("why"), &line["check"]), (None, &"web".into()));
     }
 
     #[test]

@@ -219,9 +219,11 @@ impl Monitor {
         Some(self.pauses.running(Instant::now()).saturating_duration_since(self.stalled?))
     }
 
-    /// Restarts the time that [`Monitor::stalled`] returns.
+    /// Restarts the time that [`Monitor::stalled`] returns. A stall continues, because the last
+    /// problem stays the same until the next check.
     pub(crate) fn restart_stall(&mut self) {
-        self.stalled = None;
+        let now = self.pauses.running(Instant::now());
+        self.stalled = self.stalled.map(|_| now);
     }
 
     /// Returns how long the process did not run, unless this pause was already reported.
@@ -412,11 +414,14 @@ mod tests {
         let start = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
         monitor.observe_stall(true, start);
         assert!(monitor.stalled().unwrap() >= Duration::from_secs(60));
+        let now = Instant::now();
+        monitor.restart_stall();
+        assert!(monitor.stalled().unwrap() <= now.elapsed());
+        monitor.observe_stall(true, now);
+        assert!(monitor.stalled().unwrap() <= now.elapsed());
+        monitor.observe_stall(false, now);
         monitor.restart_stall();
         assert_eq!(monitor.stalled(), None);
-        let now = Instant::now();
-        monitor.observe_stall(true, now);
-        assert!(monitor.stalled().unwrap() <= STUCK_AFTER + now.elapsed());
     }
 
     #[test]

@@ -55,14 +55,16 @@ pub(super) fn log(
         groups.entry((kind, family)).or_default().push((found.map_or(name, |rules| &*rules.vip), why));
     }
     for ((kind, family), changes) in groups {
+        let is_same =
+            changes.windows(2).all(|pair| pair.first().map(|one| &one.1) == pair.last().map(|one| &one.1));
         for line in log_lines(changes, |(vip, _)| *vip) {
-            let why = line.first.1.unwrap_or_default();
-            write(kind, &line.names, family, line.count, &why);
+            let why = line.first.1.filter(|_| is_same || line.count.is_none());
+            write(kind, &line.names, family, line.count, why.as_deref());
         }
     }
 }
 
-fn write(kind: Kind, vip: &str, family: Option<&str>, vips: Option<usize>, why: &str) {
+fn write(kind: Kind, vip: &str, family: Option<&str>, vips: Option<usize>, why: Option<&str>) {
     match kind {
         // log: The routes of a VIP are announced to the routers. No action is needed.
         Kind::Announced => tracing::info!(change = "vip", vip, family, vips, "VIP announced"),
@@ -70,12 +72,14 @@ fn write(kind: Kind, vip: &str, family: Option<&str>, vips: Option<usize>, why: 
         // without the graceful-shutdown community again.
         Kind::Unmarked => tracing::info!(change = "vip", vip, family, vips, "VIP no longer marked"),
         // log: The forwarder is stalled, so routers prefer other machines for the VIP. The
-        // routes are withdrawn if the stall lasts for `bgp.max_stall`. See `why`.
+        // routes are withdrawn if the stall lasts for `bgp.max_stall`. See `why`, which is missing if
+        // the reasons of several VIPs in one line differ.
         Kind::Marked => {
             tracing::warn!(change = "vip", vip, family, vips, why, "VIP marked for graceful shutdown")
         }
-        // log: The routes of a VIP are withdrawn for the reason in `why`. Check `sluicegate
-        // bgp status` and the backends of the VIP.
+        // log: The routes of a VIP are withdrawn for the reason in `why`, which is missing if the
+        // reasons of several VIPs in one line differ. Check `sluicegate bgp status` and the backends
+        // of the VIP.
         Kind::Withdrawn => tracing::warn!(change = "vip", vip, family, vips, why, "VIP withdrawn"),
     }
 }
@@ -130,5 +134,19 @@ mod tests {
             assert_eq!(line["vip"], "v0000, v0001, v0002 and 1997 more");
             assert_eq!((&line["vips"], &line["level"]), (&2_000.into(), &level.into()));
         }
+    }
+
+    #[test]
+    fn line_for_different_reasons_has_no_reason() {
+        let announced = status(9, VipStatus::Announced);
+        let mut withdrawn = status(9, VipStatus::Withdrawn(Why::Unknown));
+        let reason = |withdrawn: &BTreeMap<Arc<str>, VipStatus>| {
+            let lines = logged(|| log(&rules(9), &announced, withdrawn));
+            let [line] = &lines[..] else { panic!("{lines:?}") };
+            line.get("why").cloned()
+        };
+        assert_eq!(reason(&withdrawn), Some(Why::Unknown.to_string().into()));
+        withdrawn.insert("v0004 IPv4".into(), VipStatus::Withdrawn(Why::Starting));
+        assert_eq!(reason(&withdrawn), None);
     }
 }

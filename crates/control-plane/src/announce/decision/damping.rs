@@ -55,22 +55,16 @@ impl Damping {
         let doublings = (longest.as_secs_f64() / hold_down.as_secs_f64()).log2();
         self.penalty = (rest + 1.0).min(1.0 + doublings.max(0.0));
         self.withdrawn = now;
-        self.hold = Some(Hold { wait: self.wait(times), absent: None });
+        self.hold = Some(Hold { wait: wait(self.penalty, times), absent: None });
     }
 
     /// Shortens a hold-down in progress after a reload that shortens `hold_down` or
     /// `max_hold_down`. A reload never makes it longer.
     pub(super) fn shorten(&mut self, times: Times) {
-        let wait = self.wait(times);
+        let penalty = self.penalty;
         if let Some(hold) = &mut self.hold {
-            hold.wait = hold.wait.min(wait);
+            hold.wait = hold.wait.min(wait(penalty, times));
         }
-    }
-
-    fn wait(&self, Times { hold_down, longest, .. }: Times) -> Duration {
-        // With a hold-down of zero, the maximum is not a number, and the penalty is not limited.
-        let factor = if hold_down.is_zero() { 0.0 } else { (self.penalty - 1.0).exp2() };
-        hold_down.mul_f64(factor).min(longest.max(hold_down))
     }
 
     /// Returns the remaining hold-down.
@@ -82,5 +76,35 @@ impl Damping {
     /// Ends the hold-down, because the VIP is announced. The penalty remains.
     pub(super) fn announced(&mut self) {
         self.hold = None;
+    }
+}
+
+/// Returns the hold-down for a penalty.
+fn wait(penalty: f64, Times { hold_down, longest, .. }: Times) -> Duration {
+    // With a hold-down of zero, the maximum is not a number, and the penalty is not limited.
+    if hold_down.is_zero() {
+        return Duration::ZERO;
+    }
+    let most = longest.max(hold_down);
+    // While the hold-down was zero, the penalty may have grown until the product does not fit into a
+    // duration.
+    let product = Duration::try_from_secs_f64(hold_down.as_secs_f64() * (penalty - 1.0).exp2());
+    product.map_or(most, |wait| wait.min(most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn raised_hold_down_after_many_withdrawals_keeps_the_shorter_wait() {
+        let day = Duration::from_secs(86_400);
+        let none = Times { half_life: day, longest: day, ..Times::default() };
+        let mut damping = Damping::default();
+        (0..2_000).for_each(|second| damping.withdrawn(none, Duration::from_secs(second)));
+        let raised = Times { hold_down: Duration::from_secs(10), ..none };
+        damping.shorten(raised);
+        assert_eq!(damping.left(Duration::from_secs(2_000)), Duration::ZERO);
+        assert_eq!(wait(damping.penalty, raised), day);
     }
 }

@@ -200,10 +200,13 @@ impl Daemon {
     }
 
     /// Continues to decide about announcements after a failed upgrade. The forwarder could not be
-    /// checked since the freeze, so this time does not count as a stall.
+    /// checked since the freeze, so this time does not count as a stall. Without a freeze, a stall
+    /// continues.
     fn thaw(&mut self) {
-        self.announcer.freeze(false);
-        self.forwarding.plane.restart_stall();
+        if self.lifecycle.hand_over == HandOver::Frozen {
+            self.announcer.freeze(false);
+            self.forwarding.plane.restart_stall();
+        }
     }
 
     fn close_listeners(&mut self) -> (Announcer, crate::run::health_tunnel::HealthTunnel) {
@@ -505,6 +508,8 @@ impl OldProcess {
                     tracing::error!(error = %format!("{error:#}"), "admin API listeners not recovered")
                 }
             }
+            // The resumed announcer decides at once.
+            daemon.thaw();
             if let Err(error) = daemon.speak_again() {
                 // log: An upgrade failed, and the BGP announcements could not be resumed. The
                 // machine receives no traffic. Restart the service.
