@@ -128,7 +128,7 @@ impl Stage {
         let [(device, mode)] = &modes[..] else { panic!("{modes:?}") };
         assert_eq!(device, self.bed.balancers[0].device);
         assert!(
-            logged(&self.balancer, &format!("\"sockets\":\"{mode}\"")),
+            logged(&self.balancer, &format!("\"socket_mode\":\"{mode}\"")),
             "{}",
             self.balancer.process.tail()
         );
