@@ -17,8 +17,8 @@ use admin::view::{
     Override as OverrideView, SeenByVip, ServiceRow, StateTotals, TargetRow, VipRow, Why,
 };
 use compile::{Index, Membership, Mode, Override, OverrideKey, SlotKey, service_name};
-use config::{Service, Via, Vip, natural};
-use health::{HealthState, TargetKey, TargetReport};
+use config::{Config, Service, Via, Vip, natural};
+use health::{HealthState, ProxiedTargetKey, TargetKey, TargetReport};
 use packet::Family;
 
 impl Controller {
@@ -202,16 +202,22 @@ impl Controller {
         shares
     }
 
-    /// Returns a row for each health check target.
+    /// Returns a row for each health check target. The names of VIPs are those of `machine` in
+    /// `config`.
     #[must_use]
-    pub fn health_rows(reports: &[TargetReport]) -> Vec<TargetRow> {
+    pub fn health_rows(reports: &[TargetReport], config: &Config, machine: &str) -> Vec<TargetRow> {
         let now = Instant::now();
+        let vips = config.machine(machine).into_iter().flat_map(|machine| config.vips_of(machine));
+        let vips = vips.flat_map(|vip| vip.reachable_at().into_iter().map(move |at| (at, vip)));
+        let vips: HashMap<IpAddr, &Vip> = vips.collect();
+        let name = |through: &ProxiedTargetKey| Some(vips.get(&through.vip)?.name.to_string());
         let row = |report: &TargetReport| TargetRow {
             backends: vec![report.backend.to_string()],
             address: SocketAddr::new(report.key.address, report.key.check.kind.port()),
             check: report.key.check.name.to_string(),
             via: via(report.key.check.via),
             vip: report.key.through.as_ref().map(|through| through.vip),
+            vip_name: report.key.through.as_ref().and_then(name),
             state: check_state(report.state),
             since_seconds: now.duration_since(report.since).as_secs_f64(),
             passes: report.passes.into(),
