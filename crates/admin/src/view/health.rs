@@ -49,8 +49,8 @@ pub struct TargetRow {
     pub via: Via,
     /// The address of the VIP if `via` is `vip`, otherwise null.
     pub vip: Option<IpAddr>,
-    /// The name of the VIP if `via` is `vip`, otherwise null. The address of a VIP in a prefix group
-    /// does not show its name.
+    /// The name of the VIP if `via` is `vip`, otherwise null. The address of a VIP in a prefix
+    /// group does not show its name.
     #[serde(default)]
     pub vip_name: Option<String>,
     /// The health state.

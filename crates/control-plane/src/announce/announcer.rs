@@ -376,8 +376,8 @@ impl Announcer {
         })
     }
 
-    /// Returns `true` if routers keep the routes of a VIP because the previous process of an upgrade
-    /// announced them, and this VIP was not withdrawn since.
+    /// Returns `true` if routers keep the routes of a VIP because the previous process of an
+    /// upgrade announced them, and this VIP was not withdrawn since.
     pub(crate) fn keeps(&self, vip: &str) -> bool {
         self.kept.contains(&self.now) && self.decider.since(vip) < self.kept.start
     }
