@@ -39,14 +39,18 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 }
 
 impl Most {
-    /// Shortens the list. Returns a line about the rows that were left out, or an empty string.
-    pub(crate) fn cut<T>(self, rows: &mut Vec<T>) -> String {
-        let Some(more) = self.limit.and_then(|limit| rows.len().checked_sub(limit)).filter(|more| *more > 0)
-        else {
+    /// Shortens the list. Returns a line about the rows that were left out, or an empty string. The
+    /// line counts the rows for which `is_well` returns `false`, because they can be the reason for
+    /// the exit code. `fault` names their fault, such as `not ready`.
+    pub(crate) fn cut<T>(self, rows: &mut Vec<T>, is_well: impl Fn(&T) -> bool, fault: &str) -> String {
+        let cut = self.limit.filter(|limit| rows.len() > *limit);
+        let left_out = cut.map(|limit| rows.split_off(limit)).unwrap_or_default();
+        if left_out.is_empty() {
             return String::new();
-        };
-        rows.truncate(rows.len() - more);
-        format!("{} left out, raise --limit to list them\n", count_of(more, "row"))
+        }
+        let faulty = left_out.iter().filter(|row| !is_well(row)).count();
+        let faulty = if faulty > 0 { format!(" ({faulty} {fault})") } else { String::new() };
+        format!("{} left out{faulty}, raise --limit to list them\n", count_of(left_out.len(), "row"))
     }
 }
 
@@ -105,10 +109,18 @@ impl Of {
             let vips: Vec<VipRow> = common.get("/v1/vips")?;
             let addresses = vips.into_iter().filter(|row| row.name == *vip).flat_map(|row| row.addresses);
             let addresses: BTreeSet<String> = addresses.collect();
-            rows.retain(|row| row.vip.is_none_or(|through| addresses.contains(&through.to_string())));
+            rows.retain(|row| is_for_vip(row, vip, &addresses));
         }
         Ok(())
     }
+}
+
+/// Returns `true` if a check applies to a VIP with these addresses. A check that is sent directly
+/// applies to all VIPs. Older versions of the daemon send the address of the VIP without its name.
+fn is_for_vip(row: &TargetRow, vip: &str, addresses: &BTreeSet<String>) -> bool {
+    row.vip.is_none_or(|through| {
+        row.vip_name.as_deref() == Some(vip) || addresses.contains(&through.to_string())
+    })
 }
 
 /// Keeps the rows in one of the states. An empty list of states keeps all rows.
@@ -150,6 +162,43 @@ mod tests {
     fn variants<S: DeserializeOwned>() -> Vec<String> {
         let error = serde_json::from_value::<S>(json!("?")).err().unwrap().to_string();
         error.split('`').skip(3).step_by(2).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn left_out_rows_that_are_not_well_are_counted() {
+        let cut = |limit, mut rows: Vec<bool>| {
+            (Most { limit: Some(limit) }.cut(&mut rows, |is_well| *is_well, "not ready"), rows.len())
+        };
+        assert_eq!(cut(2, vec![true, false]), (String::new(), 2));
+        assert_eq!(
+            cut(1, vec![true, false, true]),
+            ("2 rows left out (1 not ready), raise --limit to list them\n".to_owned(), 1)
+        );
+        assert_eq!(cut(1, vec![false, true]), ("1 row left out, raise --limit to list them\n".to_owned(), 1));
+    }
+
+    #[test]
+    fn checks_through_a_vip_of_a_prefix_group_are_selected_by_name() {
+        let row = |vip_name: Option<&str>| TargetRow {
+            backends: vec!["b1".to_owned()],
+            address: ([198, 18, 1, 1], 80).into(),
+            check: "web".to_owned(),
+            via: admin::view::Via::Vip,
+            vip: Some("2001:db8:e::20".parse().unwrap()),
+            vip_name: vip_name.map(str::to_owned),
+            state: CheckState::Up,
+            since_seconds: 0.0,
+            passes: 0,
+            failures: 0,
+            last_error: None,
+            last_error_seconds: None,
+            latency_us: None,
+            history: Vec::new(),
+        };
+        let addresses = ["203.0.113.10", "edge ::20/72"].map(str::to_owned).into();
+        let found = [Some("www"), Some("api"), None].map(|name| is_for_vip(&row(name), "www", &addresses));
+        assert_eq!(found, [true, false, false]);
+        assert!(is_for_vip(&TargetRow { vip: None, ..row(None) }, "www", &addresses));
     }
 
     #[test]

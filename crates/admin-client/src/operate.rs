@@ -356,7 +356,7 @@ fn list_backends(BackendList { of, state, common }: &BackendList) -> anyhow::Res
     in_states(&mut rows, state, |row| row.state);
     let is_well = |row: &BackendRow| row.state == BackendState::Serving && row.less_for.is_empty();
     let all_well = rows.iter().all(is_well);
-    let more = of.most.cut(&mut rows);
+    let more = of.most.cut(&mut rows, is_well, "not serving");
     let headings = [
         "backend", "pool", "address", "state", "why", "override", ">weight", ">share", ">flows", ">active",
         ">packets",
@@ -400,8 +400,9 @@ pub fn health(HealthVerb::List(HealthList { of, state, common }): &HealthVerb) -
     let mut view: HealthView = common.get("/v1/health")?;
     of.targets(common, &mut view.targets)?;
     in_states(&mut view.targets, state, |row| row.state);
-    let is_well = view.own_fault.is_none() && view.targets.iter().all(|row| row.state == CheckState::Up);
-    let more = of.most.cut(&mut view.targets);
+    let is_up = |row: &TargetRow| row.state == CheckState::Up;
+    let is_well = view.own_fault.is_none() && view.targets.iter().all(is_up);
+    let more = of.most.cut(&mut view.targets, is_up, "not up");
     common.show(&view, |view| {
         let fault = view.own_fault.as_slice();
         table(TARGET_HEADINGS, view.targets.iter().map(target_row))

@@ -90,7 +90,7 @@ pub fn bgp(BgpVerb::Status(BgpStatus { vip, state, most, common }): &BgpVerb) ->
     let is_well = view.peers.iter().all(|peer| peer.state == SessionState::Established)
         && view.vips.iter().all(|vip| is_announced(vip.state))
         && view.warnings.is_empty();
-    let more = most.cut(&mut view.vips);
+    let more = most.cut(&mut view.vips, |vip| is_announced(vip.state), "not announced");
     common.show(&view, |view| words(view) + &more)?;
     Ok(verdict(is_well))
 }

@@ -57,7 +57,8 @@ fn list_vips(VipList { of, state, common }: &VipList) -> anyhow::Result<ExitCode
     of.vips(&mut rows)?;
     rows.retain(|vip| state.as_ref().is_none_or(|state| vip.ready == (state == "ready")));
     let all_ready = rows.iter().all(|vip| vip.ready);
-    let more = of.most.cut(&mut rows);
+    let why: BTreeSet<String> = rows.iter().flat_map(|vip| vip.not_ready.clone()).collect();
+    let more = of.most.cut(&mut rows, |vip| vip.ready, "not ready");
     let headings = [
         "vip",
         "addresses",
@@ -92,7 +93,6 @@ fn list_vips(VipList { of, state, common }: &VipList) -> anyhow::Result<ExitCode
     common.show(&list, |list| {
         let services =
             |vip: &'_ VipRow| vip.services.iter().map(|service| row(vip, service)).collect::<Vec<_>>();
-        let why = list.vips.iter().flat_map(|vip| vip.not_ready.clone()).collect::<BTreeSet<_>>();
         table(headings, list.vips.iter().flat_map(services)) + &more + &lines("", &Vec::from_iter(why))
     })?;
     Ok(verdict(all_ready))

@@ -42,8 +42,8 @@ impl Unable {
             let why = Some(why).filter(|_| same_why || targets.is_none());
             // log: A health check cannot run on this machine, for example because a file descriptor
             // or a route is missing (see `why`). The last health state stays in effect. If more
-            // than eight checks are affected, they share one line, and `targets` is their number. Then
-            // `check` and `why` are missing if they differ.
+            // than eight checks are affected, they share one line, and `targets` is their number.
+            // Then `check` and `why` are missing if they differ.
             tracing::error!(address, check = check.as_deref(), targets, why, "health check cannot run");
         }
         let same_check = is_same(&restored, |(_, check)| check);

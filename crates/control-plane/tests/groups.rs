@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use compile::compile_file;
 use config::{Config, parse};
@@ -103,6 +103,36 @@ fn tunnel_checks_use_the_first_prefix_of_each_family() {
     assert_eq!(vips, ["198.51.100.148", "2001:db8:e::20", "203.0.113.10"]);
     let rows = controller.vip_rows(&snapshot, |_| Default::default());
     assert_eq!(rows[0].addresses, ["203.0.113.10", "edge 0.0.0.20/6", "edge ::20/72"]);
+}
+
+#[test]
+fn checks_through_a_group_show_the_name_of_their_vip() {
+    let config = config(GROUPS);
+    let (controller, _) =
+        Controller::start(Arc::clone(&config), "lb1", Arc::default(), Duration::ZERO).unwrap();
+    let report = |watched: health::Watched| health::TargetReport {
+        key: watched.key,
+        backend: watched.backend,
+        pools: watched.pools,
+        state: health::HealthState::Up,
+        since: Instant::now(),
+        since_wall: SystemTime::now(),
+        last: None,
+        last_error: None,
+        last_error_at: None,
+        last_reason: None,
+        last_latency: None,
+        history: Vec::new(),
+        passes: 0,
+        fails: 0,
+        attempts: 0,
+        failures: Default::default(),
+        held: Default::default(),
+    };
+    let reports: Vec<_> = controller.watched().into_iter().map(report).collect();
+    let rows = Controller::health_rows(&reports, &config, "lb1");
+    let names: Vec<_> = rows.iter().map(|row| row.vip_name.as_deref()).collect();
+    assert_eq!(names, [Some("edge"); 3]);
 }
 
 #[test]

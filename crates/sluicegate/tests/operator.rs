@@ -145,7 +145,8 @@ fn lists_select_rows() {
         let shown: Vec<&str> = text.lines().filter_map(known).collect();
         assert_eq!((found, &*shown), (code, names), "{arguments:?}: {text}");
     }
-    assert_says(&balancer.run(&["backend", "list", "--limit", "1"]).1, &["1 row left out, raise --limit"]);
+    let words = "1 row left out (1 not serving), raise --limit";
+    assert_says(&balancer.run(&["backend", "list", "--limit", "1"]).1, &[words]);
     for (arguments, words) in [
         (&["backend", "list", "--pool", "nowhere"][..], "no backend in pool \"nowhere\""),
         (&["health", "list", "--vip", "nobody"], "no VIP \"nobody\", `sluicegate vip list` shows all names"),

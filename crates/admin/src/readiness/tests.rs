@@ -46,7 +46,7 @@ fn readiness_of_machine_and_vips() {
     let one_link = machine(&[link("eth0", false), link("eth1", true)]);
     let no_link = machine(&[link("eth0", false), link("eth1", false)]);
     let no_v6 = "IPv6: peer r1 did not negotiate IPv6";
-    let cases: [Case<'_>; 13] = [
+    let cases: [Case<'_>; 14] = [
         ("all is well", well(), [up(), up()], [&[], &[], &[]]),
         ("no VIP is to be announced", well(), [VipState::default(), VipState::default()], [&[], &[], &[]]),
         (
@@ -59,6 +59,7 @@ fn readiness_of_machine_and_vips() {
                 &["not announced: dl, flap damping, 134 s left"],
             ],
         ),
+        ("no peer accepts the routes of a VIP", well(), [up(), VipState::default()], [&[], &[], &[]]),
         (
             "one VIP is held down",
             well(),

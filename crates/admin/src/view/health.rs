@@ -49,6 +49,10 @@ pub struct TargetRow {
     pub via: Via,
     /// The address of the VIP if `via` is `vip`, otherwise null.
     pub vip: Option<IpAddr>,
+    /// The name of the VIP if `via` is `vip`, otherwise null. The address of a VIP in a prefix
+    /// group does not show its name.
+    #[serde(default)]
+    pub vip_name: Option<String>,
     /// The health state.
     pub state: CheckState,
     /// The time since the health state last changed, in seconds.

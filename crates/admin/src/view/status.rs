@@ -192,7 +192,8 @@ pub struct BgpTotals {
 /// The names of unavailable objects, at most ten of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DownView {
-    /// The pool members that receive no traffic, such as `b1 in web`.
+    /// The pool members that receive no traffic, such as `b1 in web`, and the removed backends that
+    /// failed during their drain, such as `b2 (removed)`.
     pub backends: Vec<String>,
     /// The VIPs that are not ready.
     pub vips: Vec<String>,

@@ -310,6 +310,7 @@ fn health() -> HealthView {
         check: "web".into(),
         via: if vip.is_some() { Via::Vip } else { Via::Backend },
         vip: vip.map(Into::into),
+        vip_name: vip.map(|_| "www".into()),
         state,
         since_seconds: 30.25,
         passes: 0,

@@ -13,6 +13,7 @@ mod liveness;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -50,8 +51,9 @@ pub struct Announcer {
     frozen: bool,
     /// `true` until the first decision in a process that resumes the announcements of another one.
     resumes: bool,
-    /// The time until which routers keep routes of the previous process.
-    pub(crate) kept_until: Duration,
+    /// The time of the first decision in this process, and the time until which routers keep routes
+    /// of the previous process.
+    pub(crate) kept: Range<Duration>,
     /// The reasons why the speaker rejected peers, one for each rejected peer.
     pub(crate) refused: Vec<String>,
     listening: Listening,
@@ -220,7 +222,7 @@ impl Announcer {
         if std::mem::take(&mut self.resumes) {
             let restarts = self.plan.peers.iter().filter_map(|peer| peer.graceful_restart.as_ref());
             let least = restarts.map(|restart| Duration::from_secs(restart.seconds.into())).min();
-            self.kept_until = now + least.unwrap_or_default();
+            self.kept = now..now + least.unwrap_or_default();
         }
         if self.listening.is_due(now) {
             self.listen();
@@ -307,10 +309,12 @@ impl Announcer {
     }
 
     /// Returns the speaker with its sessions, for an upgrade. This value keeps the history and the
-    /// overrides, so that it can [resume](Announcer::resume) if the upgrade fails.
+    /// overrides, so that it can [resume](Announcer::resume) if the upgrade fails. It stays frozen,
+    /// because a decision without a plan would delete the history.
     #[must_use]
     pub fn part_with_speaker(&mut self) -> Self {
-        let kept = Self { decider: self.decider.clone(), now: self.now, ..Self::default() };
+        let (decider, now, frozen) = (self.decider.clone(), self.now, self.frozen);
+        let kept = Self { decider, now, frozen, ..Self::default() };
         std::mem::replace(self, kept)
     }
 
@@ -370,6 +374,12 @@ impl Announcer {
             let why = peer.last_error.map_or_else(|| "the peer has not connected".to_owned(), |(why, _)| why);
             format!("bgp: no session with peer {} ({why})", peer.name)
         })
+    }
+
+    /// Returns `true` if routers keep the routes of a VIP because the previous process of an
+    /// upgrade announced them, and this VIP was not withdrawn since.
+    pub(crate) fn keeps(&self, vip: &str) -> bool {
+        self.kept.contains(&self.now) && self.decider.since(vip) < self.kept.start
     }
 
     pub(crate) fn desired(&self) -> Desired {
@@ -543,3 +553,25 @@ const SETTLED_WITHIN: Duration = Duration::from_millis(100);
 /// The time after which a missing BGP session is reported as a warning. A router reconnects in less
 /// time after a normal restart.
 const SILENCE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::announce::Rules;
+
+    #[test]
+    fn history_survives_an_upgrade_that_fails() {
+        let mut announcer = Announcer::default();
+        let rules = Rules { vip: "www".into(), announced: true, heard: true, ..Rules::default() };
+        announcer.plan.rules.insert("www".into(), rules);
+        announcer.look(&Seen::default(), Duration::from_secs(1));
+        announcer.freeze(true);
+        let handed = announcer.handed();
+        let _speaker = announcer.part_with_speaker();
+        announcer.look(&Seen::default(), Duration::from_secs(2));
+        assert_eq!(announcer.handed(), handed);
+        announcer.freeze(false);
+        announcer.look(&Seen::default(), Duration::from_secs(3));
+        assert_ne!(announcer.handed(), handed);
+    }
+}

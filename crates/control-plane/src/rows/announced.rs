@@ -23,6 +23,9 @@ struct Entry<'a> {
     routes: Vec<(Prefix, &'a Route)>,
     state: AnnouncementState,
     why: Option<String>,
+    /// `true` if routers still have the routes of the previous process of an upgrade, because the
+    /// sessions of the new process have not sent them yet.
+    is_kept: bool,
 }
 
 impl Announcer {
@@ -57,9 +60,7 @@ impl Announcer {
         }
         for (vip, entries) in by_vip {
             if let Some(state) = states.get_mut(vip) {
-                // Until the new process of an upgrade has its sessions, routers keep the routes.
-                let is_kept = self.now < self.kept_until;
-                state.announcement = Some(announcement(&entries, &status, is_kept));
+                state.announcement = Some(announcement(&entries, &status));
             }
         }
         states
@@ -88,12 +89,15 @@ impl Announcer {
         rows.map(move |(name, rules, family, routes)| {
             let decision = self.statuses.get(name).unwrap_or(&VipStatus::Withdrawn(Why::Unknown));
             let (state, why) = self.state_of(decision, family, &routes, status);
-            Entry { name, rules, family, routes, state, why }
+            let is_sent = !matches!(state, AnnouncementState::NoSession | AnnouncementState::Sending);
+            let is_kept = !is_sent && self.keeps(name);
+            let (state, why) = if is_kept { (AnnouncementState::Announced, None) } else { (state, why) };
+            Entry { name, rules, family, routes, state, why, is_kept }
         })
     }
 
     fn vip_row(&self, entry: &Entry<'_>, status: &Status) -> AnnouncedVip {
-        let Entry { name, rules, family, routes, state, why } = entry;
+        let Entry { name, rules, family, routes, state, why, is_kept } = entry;
         let since = self.decider.since(name);
         let left = match self.statuses.get(*name) {
             Some(VipStatus::HeldDown(left)) => Some(left.as_secs_f64()),
@@ -110,7 +114,12 @@ impl Announcer {
             withdrawals: self.decider.withdrawals(name),
             not_announced_seconds: self.decider.not_announced(name).as_secs_f64(),
             backup: rules.backup,
-            routes: routes.iter().map(|(prefix, route)| route_row(*prefix, route, status)).collect(),
+            routes: routes
+                .iter()
+                .map(|(prefix, route)| {
+                    route_row(*prefix, route, peers_of(*prefix, route, status, *is_kept), status)
+                })
+                .collect(),
         }
     }
 
@@ -127,7 +136,7 @@ impl Announcer {
             return text(AnnouncementState::NotConfigured, "this machine has no BGP peers".to_owned());
         }
         match decision {
-            VipStatus::Withdrawn(why @ Why::NotWanted) => {
+            VipStatus::Withdrawn(why @ (Why::NotWanted | Why::NoPeer)) => {
                 text(AnnouncementState::NotConfigured, why.to_string())
             }
             VipStatus::Withdrawn(why) => text(AnnouncementState::Withdrawn, why.to_string()),
@@ -148,15 +157,14 @@ impl Announcer {
 }
 
 /// Combines the address families of a VIP. If they have different reasons, each reason names its
-/// family. If `is_kept` is `true`, routers have the routes although there is no session.
-fn announcement(entries: &[Entry<'_>], status: &Status, is_kept: bool) -> Announcement {
-    let has_routes = |entry: &Entry<'_>| match entry.state {
-        AnnouncementState::Announced | AnnouncementState::Marked => true,
-        AnnouncementState::NoSession | AnnouncementState::Sending => is_kept,
-        _ => false,
-    };
-    let prefixes = entries.iter().flat_map(|entry| &entry.routes).map(|(prefix, _)| *prefix);
-    let peers = prefixes.flat_map(|prefix| holders(prefix, status).map(|(peer, _)| peer.name.clone()));
+/// family.
+fn announcement(entries: &[Entry<'_>], status: &Status) -> Announcement {
+    let has_routes =
+        |entry: &Entry<'_>| matches!(entry.state, AnnouncementState::Announced | AnnouncementState::Marked);
+    let peers = entries.iter().flat_map(|entry| {
+        let routes = entry.routes.iter();
+        routes.flat_map(|(prefix, route)| peers_of(*prefix, route, status, entry.is_kept))
+    });
     let missing: Vec<&Entry<'_>> = entries.iter().filter(|entry| !has_routes(entry)).collect();
     let why = |entry: &Entry<'_>| entry.why.clone().unwrap_or_default();
     let is_same = missing.len() == entries.len()
@@ -220,14 +228,23 @@ fn holders(prefix: Prefix, status: &Status) -> impl Iterator<Item = (&PeerStatus
     up.filter_map(move |peer| Some((peer, peer.routes.get(prefix)?)))
 }
 
-fn route_row(prefix: Prefix, route: &Route, status: &Status) -> RouteRow {
+/// Returns the names of the peers that have a route. If `is_kept` is `true`, they have it from the
+/// previous process of an upgrade.
+fn peers_of(prefix: Prefix, route: &Route, status: &Status, is_kept: bool) -> Vec<String> {
+    if is_kept {
+        return route.peers.clone();
+    }
+    holders(prefix, status).map(|(peer, _)| peer.name.clone()).collect()
+}
+
+fn route_row(prefix: Prefix, route: &Route, peers: Vec<String>, status: &Status) -> RouteRow {
     let sent = holders(prefix, status).next();
     let attributes = sent.map_or(&route.attributes, |(_, attributes)| attributes);
     let standard = attributes.communities.iter().map(|one| format!("{}:{}", one.0, one.1));
     let large = attributes.large_communities.iter().map(|one| format!("{}:{}:{}", one.0, one.1, one.2));
     RouteRow {
         prefix: prefix.to_string(),
-        peers: holders(prefix, status).map(|(peer, _)| peer.name.clone()).collect(),
+        peers,
         med: attributes.med,
         communities: standard.chain(large).collect(),
     }
@@ -246,3 +263,91 @@ fn shown_family(family: packet::Family) -> Family {
 
 /// The maximum number of peers in the reason why a family is not announced.
 const OBSTACLES_NAMED: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use config::Config;
+
+    use super::*;
+    use crate::announce::{Plan, Seen, ServiceSeen};
+
+    /// A machine with one peer and two VIPs.
+    const FILE: &str = "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n[machine.lb1]\n\
+        addresses = [\"192.0.2.1\"]\ninterfaces = [\"eth0\"]\n[bgp]\nasn = 65101\n\
+        peers = [{ name = \"tor1\", address = \"192.0.2.254\", asn = 65000}]\n\
+        [pool.p]\nbackends = [{ name = \"a\", address = \"198.18.0.1\" }]\n\
+        [vip.www]\naddresses = [\"203.0.113.1\"]\nannounce = {}\n\
+        services = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\n\
+        [vip.inner]\naddresses = [\"203.0.113.2\"]\nannounce = {}\n\
+        services = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\n";
+
+    /// Returns an announcer whose peer accepts the routes of `www`, but not those of `inner`.
+    fn announcer() -> Announcer {
+        let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+        let (config, _): (Config, _) = config::parse(FILE, Path::new("a.toml"), &secret).unwrap();
+        let mut announcer = Announcer::default();
+        announcer.plan = Plan::new(&config, config.machine("lb1").unwrap());
+        announcer.plan.rules.get_mut("inner").unwrap().heard = false;
+        let routes = announcer.plan.routes.values_mut().filter(|route| route.vips == ["inner".into()]);
+        routes.for_each(|route| route.peers.clear());
+        announcer
+    }
+
+    fn seen(serving: usize) -> Seen {
+        let service = |vip: &str| {
+            let service = ServiceSeen { name: format!("{vip} tcp 80"), serving, ..ServiceSeen::default() };
+            (vip.to_owned(), vec![service])
+        };
+        Seen { fault: None, set_up: true, services: ["www", "inner"].map(service).into() }
+    }
+
+    /// Returns the state of a VIP, and the announcement from which readiness is computed.
+    fn state(announcer: &Announcer, vip: &str) -> (AnnouncementState, Option<Announcement>) {
+        let rows = announcer.announced_vips();
+        let row = VipRow {
+            name: vip.to_owned(),
+            addresses: Vec::new(),
+            ready: false,
+            not_ready: Vec::new(),
+            serving: true,
+            announced_to: None,
+            services: Vec::new(),
+        };
+        let states = announcer.vip_states(&[row]);
+        (rows.iter().find(|row| row.vip == vip).unwrap().state, states[vip].announcement.clone())
+    }
+
+    #[test]
+    fn vip_that_no_peer_accepts_does_not_count_as_missing() {
+        let mut announcer = announcer();
+        announcer.look(&seen(1), Duration::from_secs(1));
+        assert_eq!(state(&announcer, "inner"), (AnnouncementState::NotConfigured, None));
+        let (www, announcement) = state(&announcer, "www");
+        assert_eq!((www, announcement.unwrap().is_announced), (AnnouncementState::NoSession, false));
+    }
+
+    #[test]
+    fn routes_of_the_previous_process_are_kept_until_a_withdrawal() {
+        let (mut old, at) = (announcer(), Duration::from_secs);
+        old.look(&seen(1), at(1));
+        let mut new = announcer();
+        new.take(&old.handed());
+        new.kept = at(10)..at(100);
+        new.look(&seen(1), at(10));
+        let (www, announcement) = state(&new, "www");
+        let announcement = announcement.unwrap();
+        assert_eq!((www, announcement.is_announced), (AnnouncementState::Announced, true));
+        assert_eq!(announcement.peers, ["tor1"]);
+        new.look(&seen(1), at(100));
+        assert_eq!(state(&new, "www").0, AnnouncementState::NoSession);
+
+        // A VIP that only the new process announces has no routes that routers could keep.
+        let mut new = announcer();
+        new.kept = at(10)..at(100);
+        new.look(&seen(1), at(10));
+        assert_eq!(state(&new, "www").0, AnnouncementState::NoSession);
+    }
+}

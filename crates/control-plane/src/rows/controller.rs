@@ -17,8 +17,8 @@ use admin::view::{
     Override as OverrideView, SeenByVip, ServiceRow, StateTotals, TargetRow, VipRow, Why,
 };
 use compile::{Index, Membership, Mode, Override, OverrideKey, SlotKey, service_name};
-use config::{Service, Via, Vip, natural};
-use health::{HealthState, TargetKey, TargetReport};
+use config::{Config, Service, Via, Vip, natural};
+use health::{HealthState, ProxiedTargetKey, TargetKey, TargetReport};
 use packet::Family;
 
 impl Controller {
@@ -53,7 +53,6 @@ impl Controller {
                 sum += traffic(*slot);
                 sum
             });
-            let drains = slots.iter().any(|slot| snapshot.state(*slot) == SlotState::Draining);
             let targets: HashSet<&TargetKey> = slots
                 .iter()
                 .filter_map(|slot| leaving.get(slot))
@@ -62,8 +61,8 @@ impl Controller {
             let mut checks: Vec<CheckRow> =
                 targets.into_iter().map(|target| check_row(target, reports.get(target).copied())).collect();
             checks.sort_by(|a, b| (&a.check, a.vip).cmp(&(&b.check, b.vip)));
-            let state = if drains { BackendState::Draining } else { BackendState::Down };
-            let row = BackendRow { state, checks, ..removed(name, address) };
+            let row =
+                BackendRow { state: state_of_removed(&slots, snapshot), checks, ..removed(name, address) };
             with_traffic(counted(row, &slots), traffic)
         });
         let mut rows: Vec<BackendRow> = configured.chain(gone).collect();
@@ -203,16 +202,22 @@ impl Controller {
         shares
     }
 
-    /// Returns a row for each health check target.
+    /// Returns a row for each health check target. The names of VIPs are those of `machine` in
+    /// `config`.
     #[must_use]
-    pub fn health_rows(reports: &[TargetReport]) -> Vec<TargetRow> {
+    pub fn health_rows(reports: &[TargetReport], config: &Config, machine: &str) -> Vec<TargetRow> {
         let now = Instant::now();
+        let vips = config.machine(machine).into_iter().flat_map(|machine| config.vips_of(machine));
+        let vips = vips.flat_map(|vip| vip.reachable_at().into_iter().map(move |at| (at, vip)));
+        let vips: HashMap<IpAddr, &Vip> = vips.collect();
+        let name = |through: &ProxiedTargetKey| Some(vips.get(&through.vip)?.name.to_string());
         let row = |report: &TargetReport| TargetRow {
             backends: vec![report.backend.to_string()],
             address: SocketAddr::new(report.key.address, report.key.check.kind.port()),
             check: report.key.check.name.to_string(),
             via: via(report.key.check.via),
             vip: report.key.through.as_ref().map(|through| through.vip),
+            vip_name: report.key.through.as_ref().and_then(name),
             state: check_state(report.state),
             since_seconds: now.duration_since(report.since).as_secs_f64(),
             passes: report.passes.into(),
@@ -270,12 +275,19 @@ impl Controller {
     #[must_use]
     pub fn state_totals(&self, snapshot: &Snapshot) -> (StateTotals, Vec<String>) {
         let (mut totals, mut down) = (StateTotals::default(), Vec::new());
-        totals.draining = self.removed(snapshot).len();
-        for seen in self.seen(self.index().backends(), snapshot) {
-            if seen.state == BackendState::Down && down.len() < DownView::MOST {
-                down.push(format!("{} in {}", seen.best.key.backend, seen.best.key.pool));
+        let configured = self.seen(self.index().backends(), snapshot).into_iter().map(|seen| {
+            let key = &seen.best.key;
+            (seen.state, format!("{} in {}", key.backend, key.pool))
+        });
+        let removed = self
+            .removed(snapshot)
+            .into_iter()
+            .map(|((name, _), slots)| (state_of_removed(&slots, snapshot), format!("{name} (removed)")));
+        for (state, name) in configured.chain(removed) {
+            if state == BackendState::Down && down.len() < DownView::MOST {
+                down.push(name);
             }
-            *match seen.state {
+            *match state {
                 BackendState::Serving => &mut totals.serving,
                 BackendState::Draining => &mut totals.draining,
                 BackendState::Down => &mut totals.down,
@@ -449,6 +461,12 @@ fn largest<'a>(shares: impl Iterator<Item = (&'a String, &'a f64)>) -> BTreeMap<
 
 fn with_traffic(row: BackendRow, traffic: TrafficStats) -> BackendRow {
     BackendRow { packets: traffic.packets, bytes: traffic.bytes, ..row }
+}
+
+/// Returns the state of a backend that was removed from the configuration.
+fn state_of_removed(slots: &[SlotId], snapshot: &Snapshot) -> BackendState {
+    let drains = slots.iter().any(|slot| snapshot.state(*slot) == SlotState::Draining);
+    if drains { BackendState::Draining } else { BackendState::Down }
 }
 
 fn removed(name: &str, address: IpAddr) -> BackendRow {

@@ -29,6 +29,8 @@ fn removed_backend_is_checked_until_its_drain_ends() {
         bed.say("web-3", HealthState::Down, 11);
         assert_eq!(gone(&bed), [SlotState::Down], "its flows move");
         assert_eq!(rows(&bed, "web-3"), [admin::view::BackendState::Down]);
+        let (totals, down) = bed.controller.state_totals(&bed.live);
+        assert_eq!((totals.draining, totals.down, down), (0, 1, vec!["web-3 (removed)".to_owned()]));
         assert!(bed.settle(11) && !bed.settle(11), "the tables are not rebuilt again and again");
         bed.job(Some(config(&text(2))), 12);
         assert_eq!(gone(&bed), [SlotState::Down], "another reload keeps the health state");
@@ -42,6 +44,19 @@ fn removed_backend_is_checked_until_its_drain_ends() {
         assert_eq!((gone(&bed), bed.targets("web-3").len()), (vec![SlotState::Free], 0));
         assert_eq!((bed.controller.leaving().count(), bed.controller.unknown()), (0, 0));
     }
+}
+
+#[test]
+fn rebuilt_tables_end_the_checks_of_a_removed_backend() {
+    let text = |count| pool("web", 1, count, "checks = [\"tcp\"]") + &vip("www", 10, "web");
+    let mut bed = Bed::new(config(&text(3)));
+    bed.say("web", HealthState::Up, 1);
+    bed.settle(1);
+    bed.job(Some(config(&text(2))), 10);
+    bed.say("web-1", HealthState::Down, 69);
+    assert_eq!(bed.controller.leaving().count(), 1);
+    assert!(bed.settle(70));
+    assert_eq!((bed.controller.leaving().count(), bed.targets("web-3").len()), (0, 0));
 }
 
 #[test]

@@ -174,8 +174,11 @@ impl Daemon {
 
     fn answer_health(&self, answer: Answer<HealthView>) {
         let (report, own_fault) = (self.checks.report(), self.checks.local_failure());
+        let config = self.controller.config().clone();
+        let machine = self.controller.machine().to_owned();
         tokio::task::spawn_blocking(move || {
-            _ = answer.send(HealthView { own_fault, targets: Controller::health_rows(&report()) });
+            let targets = Controller::health_rows(&report(), &config, &machine);
+            _ = answer.send(HealthView { own_fault, targets });
         });
     }
 

@@ -285,8 +285,17 @@ impl Daemon {
     }
 
     fn take_tables(&mut self, done: Done) {
+        let leaving = self.controller.leaving().count();
         match self.finish(done) {
-            Ok(snapshot) => self.publish_states(snapshot),
+            Ok(snapshot) => {
+                self.publish_states(snapshot);
+                // The new tables leave out removed backends whose drains have ended.
+                if self.controller.leaving().count() != leaving {
+                    let (config, machine) = (self.controller.config(), self.controller.machine());
+                    self.paths.follow(config, machine, &self.publisher.current());
+                    self.checks.watch(&self.controller);
+                }
+            }
             // log: New tables could not be built for the reason in `error`, and the previous tables
             // remain in use. Reload the configuration. Report a bug if the line is repeated.
             Err(error) => tracing::error!(%error, "tables not rebuilt"),

@@ -72,14 +72,14 @@ fn write(kind: Kind, vip: &str, family: Option<&str>, vips: Option<usize>, why: 
         // without the graceful-shutdown community again.
         Kind::Unmarked => tracing::info!(change = "vip", vip, family, vips, "VIP no longer marked"),
         // log: The forwarder is stalled, so routers prefer other machines for the VIP. The
-        // routes are withdrawn if the stall lasts for `bgp.max_stall`. See `why`, which is missing if
-        // the reasons of several VIPs in one line differ.
+        // routes are withdrawn if the stall lasts for `bgp.max_stall`. See `why`, which is missing
+        // if the reasons of several VIPs in one line differ.
         Kind::Marked => {
             tracing::warn!(change = "vip", vip, family, vips, why, "VIP marked for graceful shutdown")
         }
         // log: The routes of a VIP are withdrawn for the reason in `why`, which is missing if the
-        // reasons of several VIPs in one line differ. Check `sluicegate bgp status` and the backends
-        // of the VIP.
+        // reasons of several VIPs in one line differ. Check `sluicegate bgp status` and the
+        // backends of the VIP.
         Kind::Withdrawn => tracing::warn!(change = "vip", vip, family, vips, why, "VIP withdrawn"),
     }
 }

@@ -86,8 +86,8 @@ fn wait(penalty: f64, Times { hold_down, longest, .. }: Times) -> Duration {
         return Duration::ZERO;
     }
     let most = longest.max(hold_down);
-    // While the hold-down was zero, the penalty may have grown until the product does not fit into a
-    // duration.
+    // While the hold-down was zero, the penalty may have grown until the product does not fit into
+    // a duration.
     let product = Duration::try_from_secs_f64(hold_down.as_secs_f64() * (penalty - 1.0).exp2());
     product.map_or(most, |wait| wait.min(most))
 }
