@@ -193,6 +193,7 @@ fn unknown<T>(node: &Node<'_>) -> Option<T> {
     let all = names().collect::<Vec<_>>().join(", ");
     let other = names().find(|name| name.eq_ignore_ascii_case(text));
     let help = match (other, hint(text, names())) {
+        _ if text.eq_ignore_ascii_case("udplite") => "write \"udp-lite\"".to_owned(),
         (Some(name), _) => format!("write \"{name}\" in lower case"),
         (None, Some(hint)) => hint,
         (None, None) => format!("use {all}, or a protocol number from 1 to 255"),
@@ -231,4 +232,7 @@ const PROTOCOL: Expected =
     Expected::new("the name of a protocol, or a protocol number from 1 to 255").example("\"tcp\"");
 pub(super) const PORTS: Expected =
     Expected::new("a list of ports and ranges, or \"any\"").example("[80, \"8000-8099\"]");
+/// The ports of protocols whose services often receive packets to all ports.
+pub(super) const ANY_PORTS: Expected =
+    Expected::new("a list of ports and ranges: for packets to all ports, add ports = \"any\"");
 const PORT: Expected = Expected::new("a port from 1 to 65535, or a range of ports").example("\"8000-8099\"");

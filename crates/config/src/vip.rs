@@ -19,7 +19,7 @@ use super::canonical;
 use super::guard::Guard;
 use super::lists::Lists;
 use super::pool::{Pool, read_checks};
-use super::ports::{PORTS, Ports, Protocol};
+use super::ports::{ANY_PORTS, PORTS, Ports, Protocol};
 use super::prefix_group::PrefixGroup;
 use super::remote_pool::RemotePool;
 
@@ -355,6 +355,9 @@ fn read_service(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Servic
                 format!("{protocol} has no ports, so \"ports\" must be \"any\", got {}", node.shown());
             Some(node.wrong((message, "remove ports")))
         }),
+        Some(Protocol::Sctp | Protocol::UdpLite) => {
+            section.required("ports", ANY_PORTS).and_then(|node| Ports::read(&node))
+        }
         Some(_) => section.required("ports", PORTS).and_then(|node| Ports::read(&node)),
         // If the protocol is invalid, it is not known whether the service needs ports.
         None => section.optional("ports").and_then(|node| Ports::read(&node)),

@@ -453,7 +453,7 @@ impl Controller {
         // A first result of `Down` does not change the slot state, which was `Down` before, but can
         // activate a fallback, and can begin to reject packets.
         let has_effect = self.index.with_fallback().next().is_some() || self.index.rejects_no_backend();
-        if !changed && !(is_touched && has_effect) {
+        if !(changed || is_touched && has_effect) {
             return Ok(None);
         }
         self.stale |= changed;
