@@ -29,16 +29,16 @@ pub struct Arguments {
     /// Print only events of this kind; repeat the option for several kinds (default: all kinds)
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(EventKind::ALL.map(EventKind::name)))]
     kind: Vec<String>,
-    /// Print only events about this VIP, and events that may concern it because they name only the
-    /// first of many
+    /// Print only events about this VIP, and events that may concern it because they name only
+    /// the first of many
     #[arg(long, value_name = "VIP")]
     vip: Option<String>,
-    /// Print only events about this pool, and events that may concern it because they name only the
-    /// first of many
+    /// Print only events about this pool, and events that may concern it because they name only
+    /// the first of many
     #[arg(long, value_name = "POOL")]
     pool: Option<String>,
-    /// Print only events about this backend, and events that may concern it because they name only the
-    /// first of many
+    /// Print only events about this backend, and events that may concern it because they name only
+    /// the first of many
     #[arg(long, value_name = "BACKEND")]
     backend: Option<String>,
     /// Continue with new events until Ctrl-C; the exit code is 3 if the load balancer exits

@@ -1,9 +1,9 @@
 //! The exec check, which runs a program on this machine.
 //!
-//! The health thread may start no processes, because its process has capabilities and cannot change
-//! its user. It sends a request over a Unix socket to `sluicegate run-checks`, which has its own
-//! user and no capabilities, and runs the program. The module `runner` is this side, `trusted` finds
-//! the file of the program, and `wire` has the messages.
+//! The health thread may start no processes, because its process has capabilities and cannot
+//! change its user. It sends a request over a Unix socket to `sluicegate run-checks`, which has
+//! its own user and no capabilities, and runs the program. The module `runner` is this side,
+//! `trusted` finds the file of the program, and `wire` has the messages.
 //!
 //! A request that reaches no runner is a failure of this machine, so it changes no health state.
 

@@ -58,8 +58,8 @@ impl Scene {
         timeout(BOUND, attempt).await.unwrap_or_else(|_| interim.expired())
     }
 
-    /// Writes a program that hangs, with a child, an orphan, and a child and an orphan in sessions of
-    /// their own. Returns the files with their process IDs.
+    /// Writes a program that hangs, with a child, an orphan, and a child and an orphan in sessions
+    /// of their own. Returns the files with their process IDs.
     fn hanging(&self, name: &str) -> [PathBuf; 5] {
         let parts = ["shell", "child", "orphan", "session", "daemon"];
         let files = parts.map(|part| self.path(&format!("{name}-{part}")));

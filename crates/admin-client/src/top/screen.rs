@@ -105,8 +105,8 @@ impl Table {
         u16::try_from(self.rows.len().max(1) + 2).unwrap_or(u16::MAX)
     }
 
-    /// Draws the rows after the skipped rows. At the end of the table, no more rows are skipped than
-    /// needed.
+    /// Draws the rows after the skipped rows. At the end of the table, no more rows are skipped
+    /// than needed.
     fn draw(&self, frame: &mut Frame<'_>, area: Rect, skipped: &Cell<usize>) {
         let room = usize::from(area.height).saturating_sub(1);
         skipped.set(skipped.get().min(self.rows.len().saturating_sub(room)));

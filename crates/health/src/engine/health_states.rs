@@ -78,18 +78,18 @@ pub(super) struct Count {
 /// A *silence* starts at the first failure after a pass, and ends at the next pass of any target. A
 /// change to Down that is due during a silence is *held*, and is applied when the silence ends.
 ///
-/// A silence is complete if every target has failed, or if the silence has lasted for the longest
-/// interval (including jitter and timeout). If at least 3 backends in 2 pools have failed in a
-/// complete silence, there is a *local failure*. In a local failure, held states are discarded, and
-/// results are ignored until a target passes. If fewer backends or pools have failed, the held
-/// states are applied. If there are fewer than 3 backends or 2 pools in total, no state is held.
+/// A silence is complete if every target that could end it has failed, or if the silence has
+/// lasted for the longest interval (including jitter and timeout). If at least 3 backends in 2
+/// pools have failed in a complete silence, there is a *local failure*. In a local failure, held
+/// states are discarded, and results are ignored until a target passes. If fewer backends or
+/// pools have failed, the held states are applied. If there are fewer than 3 backends or 2 pools
+/// in total, no state is held.
 ///
 /// Targets whose passes do not show that the network works ([`Rules::answers`]) neither end a
 /// silence nor count as failed in it. If no other targets exist, no state is held.
 #[derive(Debug, Default)]
 pub(super) struct HealthStates {
     targets: Vec<Option<Count>>,
-    len: usize,
     backends: Groups,
     pools: Groups,
     /// The number of targets whose [`Rules::answers`] is `true`.
@@ -156,7 +156,6 @@ impl HealthStates {
         if at >= self.targets.len() {
             self.targets.resize(at + 1, None);
         }
-        self.len += 1;
         self.answering += usize::from(rules.answers);
         *self.spans.entry(rules.span).or_default() += 1;
         self.backends.join(&backend);
@@ -171,7 +170,6 @@ impl HealthStates {
     pub(super) fn remove(&mut self, id: u32) -> Option<Count> {
         self.changing = true;
         let gone = self.targets.get_mut(id as usize)?.take()?;
-        self.len -= 1;
         self.answering -= usize::from(gone.rules.answers);
         if let Some(count) = self.spans.get_mut(&gone.rules.span) {
             *count -= 1;
@@ -247,7 +245,7 @@ impl HealthStates {
         let Some(since) = self.since.filter(|_| !self.local_failure) else { return };
         let over = now >= since.saturating_add(self.span());
         let many = self.backends.failed >= LOCAL_FAILURE_BACKENDS && self.pools.failed >= LOCAL_FAILURE_POOLS;
-        if many && (over || self.failed == self.len) {
+        if many && (over || self.failed == self.answering) {
             self.local_failure = true;
             out.local_failure = Some(true);
             for id in std::mem::take(&mut self.held) {

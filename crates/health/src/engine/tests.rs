@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forwarder::SlotId;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 
 use super::*;
-use config::{AgentCheck, Check, CheckKind, DnsCheck, DnsRecord, Payload, TcpCheck, UdpCheck, Via};
+use config::{
+    AgentCheck, Check, CheckKind, DnsCheck, DnsRecord, ExecCheck, Payload, TcpCheck, UdpCheck, Via,
+};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const LONG: Duration = Duration::from_secs(20);
@@ -63,8 +65,7 @@ async fn until(
                 Event::Changed(changes) => {
                     for StateChange { key, state, why } in changes {
                         assert_eq!(why.is_some(), state == HealthState::Down, "{key:?}: {why:?}");
-                        let CheckKind::Tcp(TcpCheck { port, .. }) = key.check.kind else { panic!("{key:?}") };
-                        known.insert(port, state);
+                        known.insert(key.check.kind.port(), state);
                     }
                 }
                 other @ (Event::Unable(_) | Event::Hops(_) | Event::Flushed(_) | Event::Advised(_)) => {
@@ -149,6 +150,34 @@ async fn when_all_fail_it_is_this_machine_until_one_passes() {
         .await;
     assert_eq!(known[&port], HealthState::Up);
     assert!(sockets.all(|(_, port)| known[&port] == HealthState::Down));
+}
+
+/// A program that passes without the network does not end the silence of an isolated machine.
+#[tokio::test]
+async fn passing_program_does_not_prevent_a_local_failure() {
+    let path = std::env::temp_dir().join(format!("sluicegate-engine-{}.sock", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let runner = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 4_096];
+            let _ = stream.read(&mut request).await;
+            let _ = stream.write_all(b"passed\n").await;
+        }
+    });
+    let exec =
+        ExecCheck { program: "c".into(), arguments: vec![], port: Some(1), socket: path.as_path().into() };
+    let sockets: Vec<(TcpSocket, u16)> = (0..4).map(|_| reserved()).collect();
+    let set = sockets.iter().zip(["p", "p", "q", "q"]).enumerate();
+    let set = set.map(|(n, ((_, port), pool))| tcp(*port, &format!("b{n}"), pool));
+    let program = watched(check(CheckKind::Exec(exec), LONG), "x", &["p"]);
+    let (health, mut events) = start();
+    health.watch(set.chain([program]).collect());
+    let (mut known, mut faults) = (HashMap::new(), Vec::new());
+    until(&mut events, &mut known, &mut faults, |_, faults| faults == [true]).await;
+    assert!(known.iter().all(|(port, state)| (*port, *state) == (1, HealthState::Up)), "{known:?}");
+    runner.abort();
+    std::fs::remove_file(path).unwrap();
 }
 
 #[tokio::test]

@@ -141,12 +141,12 @@ fn programs_on_an_isolated_machine_change_no_state() {
     (4..6).for_each(|id| drop(at(&mut health_states, 0, id, Silent)));
     assert_eq!(at(&mut health_states, 10, 4, Fail), turned(&[]));
     assert_eq!(at(&mut health_states, 11, 5, Local), turned(&[]));
-    for id in 0..4 {
+    for id in 0..3 {
         assert_eq!(at(&mut health_states, 20, id, Fail), turned(&[]));
         assert_eq!(at(&mut health_states, 20, 5, Silent), turned(&[]));
     }
     let failed = Changes { turned: vec![], local_failure: Some(true) };
-    assert_eq!(at(&mut health_states, 1_010, 0, Fail), failed);
+    assert_eq!(at(&mut health_states, 30, 3, Fail), failed);
     assert_eq!(at(&mut health_states, 1_020, 5, Silent), turned(&[]));
     assert_eq!(at(&mut health_states, 1_030, 4, Fail), turned(&[]));
     let passed = Changes { turned: vec![], local_failure: Some(false) };
