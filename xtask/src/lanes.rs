@@ -73,10 +73,10 @@ impl Lane {
     fn budget(self) -> Duration {
         Duration::from_secs(match self {
             Self::Unit => 8 * 60,
-            Self::Net => 6 * 60,
+            Self::Net => 8 * 60,
             Self::Bgp | Self::Kv => 4 * 60,
             Self::Web => 2 * 60,
-            Self::ZeroCopy => 3 * 60,
+            Self::ZeroCopy => 4 * 60,
         })
     }
 

@@ -246,8 +246,8 @@ impl Index {
     /// not use any draining slot.
     ///
     /// Also sets whether each service rejects packets while no backend is serving. While a backend
-    /// may serve soon, for example after a restart, packets are dropped instead. A dropped packet is
-    /// retransmitted, but a reset would end a connection that continues on that backend.
+    /// may serve soon, for example after a restart, packets are dropped instead. A dropped packet
+    /// is retransmitted, but a reset would end a connection that continues on that backend.
     pub fn lead(&self, services: &mut [Service], runtime_state: &RuntimeState, states: &[SlotState]) {
         for (service, configured) in services.iter_mut().zip(&self.configured) {
             if let Some(pool) = self.serving_pool(configured, runtime_state, states) {

@@ -2,9 +2,9 @@
 //!
 //! A [`Translation`] has one VIP per address, and one pool per set of servers and checked TCP port.
 //! A failed check takes a server out of the pool, so it must not concern the other services of the
-//! server. Each server becomes a backend that is named after its address. The port of a server is ignored, because packets keep
-//! their destination port. Names, addresses and services are unique, and no backend has the address
-//! of a VIP.
+//! server. Each server becomes a backend that is named after its address. The port of a server is
+//! ignored, because packets keep their destination port. Names, addresses and services are unique,
+//! and no backend has the address of a VIP.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

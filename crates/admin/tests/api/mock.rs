@@ -1,6 +1,5 @@
 //! A mock of the run loop that records all commands and replies with fixed rows.
 
-// Tests in other crates include this file too.
 #[path = "mock_generations.rs"]
 mod generations;
 

@@ -3,9 +3,10 @@
 //! behind it had refused the packet.
 //!
 //! For a protocol with ports other than SCTP, the error is always "port unreachable", also if no
-//! backend is serving. Clients treat this error as final: a connected UDP socket of Linux reports ECONNREFUSED
-//! at once, but ignores "host unreachable". IPVS sends the same error. SCTP ignores both errors, and gets the
-//! error for an unknown protocol, which ends an association at once (RFC 9260 §10).
+//! backend is serving. Clients treat this error as final: a connected UDP socket of Linux reports
+//! ECONNREFUSED at once, but ignores "host unreachable". IPVS sends the same error. SCTP ignores
+//! both errors, and gets the error for an unknown protocol, which ends an association at once
+//! (RFC 9260 §10).
 //!
 //! See RFC 1812 (§4.3.3.1), RFC 4443 (§3.1 and §3.4) and RFC 9293 (§3.10.7.1).
 
@@ -97,7 +98,7 @@ fn is_rejected(snapshot: &Snapshot, parsed: &Parsed, flow: &Flow, reason: DropRe
 fn unreachable(frame: &[u8], parsed: &Parsed, reason: DropReason) -> IcmpErrorKind {
     let is_sctp = parsed.protocol == protocol::SCTP;
     let code = match (parsed.family, reason) {
-        // An SCTP endpoint ignores all errors except those about an unknown protocol (RFC 9260 §10).
+        // An SCTP endpoint ignores errors that are not about an unknown protocol (RFC 9260 §10).
         (Family::V4, _) if is_sctp => 2,
         (Family::V6, _) if is_sctp => return unrecognized(frame, parsed),
         (Family::V4, _) if has_ports(parsed.protocol) => 3,
