@@ -7,7 +7,7 @@
 //!
 //! The header formats are defined in RFC 791, 8200, 9293 and 768.
 
-use crate::{Family, Fragment, Parsed, protocol};
+use crate::{Family, Fragment, Parsed, is_unroutable, protocol};
 
 /// The fields of a packet that qualifies for the fast path. Offsets are in bytes from the start of
 /// the frame.
@@ -132,17 +132,23 @@ impl FastHeaders {
         })
     }
 
-    /// Returns the source address of a frame in the format of [`FastHeaders::source`].
-    /// [`FastHeaders::read`] must have accepted the frame with the same `family` and `l3`.
+    /// Returns the source address of a frame in the format of [`FastHeaders::source`], or `None` if
+    /// no flow can have this source ([`is_unroutable`]). [`FastHeaders::read`] must have accepted
+    /// the frame with the same `family` and `l3`.
     #[inline(always)]
     #[must_use]
-    pub fn source_in(frame: &[u8], family: Family, l3: u16) -> Option<[u64; 2]> {
+    pub fn flow_source_in(frame: &[u8], family: Family, l3: u16) -> Option<[u64; 2]> {
         let ip = frame.get(usize::from(l3)..)?;
+        // Each family has a test of its own, because a shared test costs more instructions.
         match family {
-            Family::V4 => Some(Self::mapped(u32::from_be_bytes(*ip.get(12..)?.first_chunk()?))),
+            Family::V4 => {
+                let source = Self::mapped(u32::from_be_bytes(*ip.get(12..)?.first_chunk()?));
+                (!is_unroutable(Family::V4, source)).then_some(source)
+            }
             Family::V6 => {
                 let (words, _) = ip.get(8..24)?.as_chunks::<8>();
-                Some([0, 1].map(|n| words.get(n).map_or(0, |word| u64::from_le_bytes(*word))))
+                let source = [0, 1].map(|n| words.get(n).map_or(0, |word| u64::from_le_bytes(*word)));
+                (!is_unroutable(Family::V6, source)).then_some(source)
             }
         }
     }

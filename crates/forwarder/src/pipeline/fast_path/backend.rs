@@ -3,7 +3,7 @@
 //! backend, services with limits, and flows whose first Maglev choice is not serving.
 
 use conntrack::{Hit, Signal};
-use packet::{FastHeaders, is_unroutable};
+use packet::FastHeaders;
 
 use super::{Disposition, FastPacket};
 use crate::pipeline::Core;
@@ -61,8 +61,8 @@ impl Core {
         if service.guard.as_deref().is_some_and(Guard::is_limited) {
             return false;
         }
-        let source = FastHeaders::source_in(packet.frame(), place.family, place.l3);
-        if source.is_none_or(|source| is_unroutable(place.family, source) || snapshot.vips.has(source)) {
+        let source = FastHeaders::flow_source_in(packet.frame(), place.family, place.l3);
+        if source.is_none_or(|source| snapshot.vips.has(source)) {
             return false;
         }
         let Some((slot, entry)) = snapshot.select_first(&service.pool, place.hash) else { return false };
