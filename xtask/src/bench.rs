@@ -17,7 +17,13 @@ pub(crate) fn run(asked: &Bench) -> Result<()> {
     setup::ensure(setup::BUILD)?;
     let binary = asked.bin.as_deref();
     if asked.names.is_empty() {
-        return cargo::run(&mut cargo(&["bench", "--package", "sluicegate-benches"]));
+        return cargo::run(&mut cargo(&[
+            "bench",
+            "--package",
+            "sluicegate-benches",
+            "--package",
+            "sluicegate-control-benches",
+        ]));
     }
     if let [first, names @ ..] = &asked.names[..]
         && first == "peers"

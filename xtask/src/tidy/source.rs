@@ -55,6 +55,7 @@ pub(crate) fn read(checkout: &Path, part: Part) -> Result<Vec<Crate>> {
         Part::Product => folder(&checkout.join("crates"))?.iter().flat_map(|path| programs(path)).collect(),
         Part::Tools => {
             let mut roots = folder(&checkout.join("benches/benches"))?;
+            roots.extend(folder(&checkout.join("benches/control/benches"))?);
             roots.extend(
                 ["xtask", "tests", "benches", "benches/figures"]
                     .iter()
