@@ -236,6 +236,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
         /// Polling plus wake-ups cost at most 1.3 times as much as the best fixed polling time, for
         /// pauses that repeat a random distribution.
         #[test]
