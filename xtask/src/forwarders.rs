@@ -2,6 +2,8 @@
 //!
 //! Forwarders inside the kernel are in `peers::kernel`, and proxies are in `peers::proxies`.
 
+use std::fmt::Write as _;
+
 use anyhow::Result;
 use testbed::{Balancer, Encapsulation, Frame, Host, Kind, LbConfig, PoolMember, Service};
 
@@ -20,9 +22,16 @@ pub(crate) enum Io {
 pub(crate) struct Ours {
     pub(crate) io: Io,
     pub(crate) encapsulation: Encapsulation,
+    /// The value of `io.idle.prefer`. If `None`, the key is not configured.
+    pub(crate) prefer: Option<&'static str>,
 }
 
 impl Ours {
+    /// The balancer with the default settings for idle threads.
+    pub(crate) const fn new(io: Io, encapsulation: Encapsulation) -> Self {
+        Self { io, encapsulation, prefer: None }
+    }
+
     fn config(&self, stage: &Stage) -> LbConfig {
         let mut config = LbConfig::new(&stage.bed).encapsulation(self.encapsulation);
         if config.pool.is_empty() {
@@ -36,6 +45,9 @@ impl Ours {
         config.services.push(Service { ports: REQUEST_PORT.to_string(), protocol: "tcp", hash: None });
         if self.io == Io::AfPacket {
             config.io = "mode = \"af-packet\"\nqueues = 1".into();
+        }
+        if let Some(prefer) = self.prefer {
+            let _ = write!(config.io, "\nidle = {{ prefer = \"{prefer}\" }}");
         }
         config
     }

@@ -2,10 +2,10 @@
 //! the kernel, and the CPU time that the idle balancer uses.
 //!
 //! The latency is the time from the creation of a packet at the router's end of the link until the
-//! kernel has received the packet there again. In each round, two forwarders are measured: the
-//! kernel, which forwards packets by its routes, and the balancer (AF_XDP, GRE). Each forwarder is
-//! measured at several fractions of the balancer's maximum rate. After that, the CPU time of the
-//! idle balancer is measured. The results are a table, and percentiles in
+//! kernel has received the packet there again. In each round, the kernel is measured, which forwards
+//! packets by its routes, and the balancer (AF_XDP, GRE) with each value of `io.idle.prefer`. Each
+//! of them is measured at several fractions of the balancer's maximum rate. After that, the CPU time
+//! of the idle balancer is measured. The results are a table, and percentiles in
 //! `benches/results/latency.csv`. The modules `stage` and `offer` create, timestamp and receive
 //! packets.
 
@@ -43,9 +43,11 @@ pub(crate) fn run(binary: Option<&Path>, rounds: usize) -> Result<()> {
     for n in 1..=rounds {
         eprintln!("round {n}");
         measured.kernel.push(turns(&stage, &Routes, capacity)?.0);
-        let (turns, idle) = turns(&stage, &OURS, capacity)?;
-        measured.balancer.push(turns);
-        measured.idle.push(idle);
+        for (prefer, (all, all_idle)) in PREFER.into_iter().zip(&mut measured.balancer) {
+            let (turns, idle) = turns(&stage, &Ours { prefer: Some(prefer), ..OURS }, capacity)?;
+            all.push(turns);
+            all_idle.push(idle);
+        }
     }
     println!("{}", measured.words());
     if rounds >= ROUNDS_KEPT {
@@ -160,8 +162,8 @@ impl Turn {
 struct Measured {
     capacity: f64,
     kernel: Vec<[Turn; SHARES.len()]>,
-    balancer: Vec<[Turn; SHARES.len()]>,
-    idle: Vec<f64>,
+    /// The measurements and the idle CPU time for each value in [`PREFER`].
+    balancer: [(Vec<[Turn; SHARES.len()]>, Vec<f64>); PREFER.len()],
 }
 
 impl Measured {
@@ -169,35 +171,42 @@ impl Measured {
     /// measurements of the same round. The table shows the median of these differences.
     fn words(&self) -> String {
         let mut text = format!(
-            "medians of {} rounds; 100 % is {:.0} packets/s; us at p50, p99 and p99.9\n{:>6}{:>30}{:>30}{:>30}\n",
-            self.idle.len(),
+            "medians of {} rounds; 100 % is {:.0} packets/s; us at p50, p99 and p99.9\n{:>18}{:>30}{:>30}{:>30}\n",
+            self.kernel.len(),
             self.capacity,
             "load",
             "kernel",
             "balancer",
             "added"
         );
-        for (at, share) in SHARES.into_iter().enumerate() {
-            let _ = write!(text, "{share:>4} %");
-            for of in [
-                |turns: [Turn; 2], n: usize| micros(turns[0].times[n]),
-                |turns: [Turn; 2], n: usize| micros(turns[1].times[n]),
-                |turns: [Turn; 2], n: usize| micros(turns[1].times[n]) - micros(turns[0].times[n]),
-            ] {
-                for n in 0..PER_MILLE.len() {
-                    let rounds = self.kernel.iter().zip(&self.balancer);
-                    let value = median(rounds.map(|(kernel, ours)| of([kernel[at], ours[at]], n)));
-                    let _ = write!(text, "{value:>10.1}");
+        for (prefer, (balancer, idle)) in PREFER.into_iter().zip(&self.balancer) {
+            for (at, share) in SHARES.into_iter().enumerate() {
+                let _ = write!(text, "{prefer:>12}{share:>4} %");
+                for of in [
+                    |turns: [Turn; 2], n: usize| micros(turns[0].times[n]),
+                    |turns: [Turn; 2], n: usize| micros(turns[1].times[n]),
+                    |turns: [Turn; 2], n: usize| micros(turns[1].times[n]) - micros(turns[0].times[n]),
+                ] {
+                    for n in 0..PER_MILLE.len() {
+                        let rounds = self.kernel.iter().zip(balancer);
+                        let value = median(rounds.map(|(kernel, ours)| of([kernel[at], ours[at]], n)));
+                        let _ = write!(text, "{value:>10.1}");
+                    }
                 }
+                text.push('\n');
             }
-            text.push('\n');
+            let idle = median(idle.iter().copied()) * 100.0;
+            let _ = writeln!(
+                text,
+                "{prefer:>12} idle: {idle:.2} % of a processor, all threads of the balancer, {IDLE:?} per round"
+            );
         }
-        let turns = || self.kernel.iter().chain(&self.balancer).flatten();
+        let turns = || {
+            let balancer = self.balancer.iter().flat_map(|(turns, _)| turns);
+            self.kernel.iter().chain(balancer).flatten()
+        };
         let undisturbed = turns().filter(|turn| turn.is_undisturbed()).count();
-        let _ = writeln!(text, "{undisturbed} of {} measurements undisturbed", turns().count());
-        let idle = median(self.idle.iter().copied()) * 100.0;
-        let _ =
-            write!(text, "idle: {idle:.2} % of a processor, all threads of the balancer, {IDLE:?} per round");
+        let _ = write!(text, "{undisturbed} of {} measurements undisturbed", turns().count());
         text
     }
 
@@ -207,7 +216,8 @@ impl Measured {
             "# capacity_per_s: {:.0}\nround,path,load,asked_per_s,offered_per_s,taken_per_s,cpus,probes,p50_ns,p99_ns,p999_ns\n",
             self.capacity
         );
-        for (path, rounds) in [("kernel", &self.kernel), ("balancer", &self.balancer)] {
+        let balancer = PREFER.into_iter().zip(self.balancer.iter().map(|(turns, _)| turns));
+        for (path, rounds) in [("kernel", &self.kernel)].into_iter().chain(balancer) {
             for (n, turns) in rounds.iter().enumerate() {
                 for (Turn { asked, rates: Rates { offered, taken, device, .. }, probes, times }, share) in
                     turns.iter().zip(SHARES)
@@ -221,8 +231,10 @@ impl Measured {
                 }
             }
         }
-        for (n, cpus) in self.idle.iter().enumerate() {
-            let _ = writeln!(text, "{},balancer,idle,0,0,0,{cpus:.5},0,,,", n + 1);
+        for (prefer, (_, idle)) in PREFER.into_iter().zip(&self.balancer) {
+            for (n, cpus) in idle.iter().enumerate() {
+                let _ = writeln!(text, "{},{prefer},idle,0,0,0,{cpus:.5},0,,,", n + 1);
+            }
         }
         text
     }
@@ -232,7 +244,9 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-const OURS: Ours = Ours { io: Io::AfXdp, encapsulation: Encapsulation::Gre };
+const OURS: Ours = Ours::new(Io::AfXdp, Encapsulation::Gre);
+/// The measured values of `io.idle.prefer`.
+const PREFER: [&str; 3] = ["balanced", "low-latency", "low-cpu"];
 /// The rates at which latency is measured, in percent of the balancer's maximum rate.
 const SHARES: [u32; 3] = [1, 50, 90];
 const PER_MILLE: [usize; 3] = [500, 990, 999];
@@ -258,31 +272,31 @@ mod tests {
 
     #[test]
     fn added_latency_is_the_median_of_differences_in_rounds() {
-        let measured = Measured {
-            capacity: 1e5,
-            kernel: vec![turns(10), turns(20), turns(30)],
-            balancer: vec![turns(31), turns(22), turns(33)],
-            idle: vec![0.001, 0.002, 0.9],
-        };
+        let mut measured =
+            Measured { capacity: 1e5, kernel: vec![turns(10), turns(20), turns(30)], ..Measured::default() };
+        measured.balancer[0] = (vec![turns(31), turns(22), turns(33)], vec![0.001, 0.002, 0.9]);
+        for others in &mut measured.balancer[1..] {
+            *others = (vec![turns(1)], vec![0.5]);
+        }
         let words = measured.words();
         let row: Vec<&str> = words.lines().nth(2).unwrap().split_whitespace().collect();
         // The differences in the three rounds are 21, 2 and 3 us. The difference between the
         // medians of the two forwarders would be 20 or 31 us.
-        let all = ["1", "%", "20.0", "40.0", "60.0", "31.0", "62.0", "93.0", "3.0", "6.0", "9.0"];
+        let all = ["balanced", "1", "%", "20.0", "40.0", "60.0", "31.0", "62.0", "93.0", "3.0", "6.0", "9.0"];
         assert_eq!(row, all);
-        assert!(words.contains("0 of 18 measurements undisturbed"), "{words}");
-        assert!(words.ends_with("idle: 0.20 % of a processor, all threads of the balancer, 10s per round"));
+        assert!(words.contains("balanced idle: 0.20 % of a processor, all threads"), "{words}");
+        assert!(words.ends_with("0 of 24 measurements undisturbed"), "{words}");
     }
 
     #[test]
     fn csv_has_every_turn_with_the_same_number_of_fields() {
-        let measured =
-            Measured { capacity: 1e5, kernel: vec![turns(1)], balancer: vec![turns(2)], idle: vec![0.001] };
+        let mut measured = Measured { capacity: 1e5, kernel: vec![turns(1)], ..Measured::default() };
+        measured.balancer[0] = (vec![turns(2)], vec![0.001]);
         let csv = measured.csv();
         let lines: Vec<&str> = csv.lines().skip(1).collect();
         assert_eq!(lines.len(), 8);
         assert_eq!(lines[1], "1,kernel,1,1200,1000,999,0.250,7,1000,2000,3000");
-        assert_eq!(lines[7], "1,balancer,idle,0,0,0,0.00100,0,,,");
+        assert_eq!(lines[7], "1,balanced,idle,0,0,0,0.00100,0,,,");
         assert!(lines.iter().all(|line| line.split(',').count() == 11), "{csv}");
     }
 }

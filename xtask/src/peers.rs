@@ -94,7 +94,7 @@ fn all(katran: Option<&Path>) -> Vec<Box<dyn Peer>> {
     for io in [Io::AfPacket, Io::AfXdp] {
         for encapsulation in [Encapsulation::Gre, Encapsulation::Ipip, Encapsulation::Gue, Encapsulation::L2]
         {
-            all.push(Box::new(Ours { io, encapsulation }));
+            all.push(Box::new(Ours::new(io, encapsulation)));
         }
     }
     all

@@ -32,7 +32,7 @@ pub(crate) fn run(binary: Option<&Path>, json: bool) -> Result<()> {
     };
     let spec = BedSpec { backends: 0, vips: vec![VIP_V4], program: Some(program), ..BedSpec::default() };
     let stage = Stage::build(&spec, Receive::BesideGenerator)?;
-    let ours = Ours { io: Io::AfXdp, encapsulation: Encapsulation::Gre };
+    let ours = Ours::new(Io::AfXdp, Encapsulation::Gre);
     let mut outcome = Outcome::default();
     for n in 1..=MOST_PAIRS {
         let (balancer, counters) = measure(&stage, &ours)?;

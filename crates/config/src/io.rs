@@ -161,12 +161,41 @@ fn canonical_no_socket<S: Serializer>(value: &NoSocket, to: S) -> Result<S::Ok, 
 /// The behavior of a packet thread while no packets arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Idle {
-    /// The time for which a thread without packets polls before it performs the action `then`: up
-    /// to 1 s. Default: 50 us.
+    /// The longest time for which a thread without packets polls before it performs the action
+    /// `then`: up to 1 s. Default: 1 ms.
     #[serde(serialize_with = "canonical::span")]
     pub spin: Duration,
+    /// The choice between low CPU use and low latency. Default: [`IdlePrefer::Balanced`].
+    pub prefer: IdlePrefer,
     /// The action of the thread after that time. Default: [`IdleThen::Sleep`].
     pub then: IdleThen,
+}
+
+/// The choice between low CPU use and low latency, for threads that sleep.
+///
+/// A thread polls for as long as the polling time is expected to be worth the avoided wake-ups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IdlePrefer {
+    /// The thread polls for at most 20 us for each avoided wake-up, which is about the time that a
+    /// wake-up takes.
+    LowCpu,
+    /// The thread polls for at most 250 us for each avoided wake-up.
+    Balanced,
+    /// The thread polls for at most 1 ms for each avoided wake-up.
+    LowLatency,
+}
+
+impl IdlePrefer {
+    /// Returns the polling time that is acceptable for each avoided wake-up.
+    #[must_use]
+    pub fn wake_up_price(self) -> Duration {
+        Duration::from_micros(match self {
+            Self::LowCpu => 20,
+            Self::Balanced => 250,
+            Self::LowLatency => 1_000,
+        })
+    }
 }
 
 /// The action of an idle thread after the polling time.
@@ -184,11 +213,18 @@ impl Idle {
         let mut section = node.section()?;
         let default = Io::default().idle;
         let spin = section.or("spin", default.spin, |node| node.duration(Duration::ZERO..=MAX_SPIN));
+        let prefer = section.or("prefer", default.prefer, |node| {
+            node.choice(&[
+                ("low-cpu", IdlePrefer::LowCpu),
+                ("balanced", IdlePrefer::Balanced),
+                ("low-latency", IdlePrefer::LowLatency),
+            ])
+        });
         let then = section.or("then", default.then, |node| {
             node.choice(&[("sleep", IdleThen::Sleep), ("spin", IdleThen::Spin)])
         });
         section.finish();
-        Some(Self { spin, then })
+        Some(Self { spin, prefer, then })
     }
 }
 
@@ -293,7 +329,11 @@ impl Default for Io {
             threads: None,
             next_hop: NextHop::Resolve,
             flows_per_thread: 1_000_000,
-            idle: Idle { spin: Duration::from_micros(50), then: IdleThen::Sleep },
+            idle: Idle {
+                spin: Duration::from_millis(1),
+                prefer: IdlePrefer::Balanced,
+                then: IdleThen::Sleep,
+            },
             busy_poll: None,
             queues: None,
             frames_per_queue: 4_096,

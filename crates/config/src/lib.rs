@@ -92,7 +92,7 @@ pub use self::config::Config;
 pub use self::encapsulation::Encapsulation;
 pub use self::guard::{Guard, Limits, PerSource, SourceList};
 pub use self::health::Health;
-pub use self::io::{Fragments, Icmp, Idle, IdleThen, Io, IoMode, NextHop, Steering};
+pub use self::io::{Fragments, Icmp, Idle, IdlePrefer, IdleThen, Io, IoMode, NextHop, Steering};
 pub use self::kv::{Failover, Kv, KvGather, KvHash, KvKeys, KvMissing, KvPath, KvProtocol, KvRoute, Rejoin};
 pub use self::kv_cache::KvCache;
 pub use self::kv_replicas::{KvAck, KvReplicas};

@@ -384,7 +384,7 @@ fn defaults_have_the_documented_values() {
     assert_eq!((io.queues, io.no_socket, io.max_vips), (None, NoSocket::Pass, 4_096));
     assert_eq!((io.limit_sources, io.frame_size), (65_536, 2_048));
     assert_eq!(io.source_ports, 61_000..=61_255);
-    assert_eq!((io.idle.spin, io.idle.then), (Duration::from_micros(50), IdleThen::Sleep));
+    assert_eq!((io.idle.spin, io.idle.then), (Duration::from_millis(1), IdleThen::Sleep));
     assert_eq!((config.log().level, config.log().format), (LogLevel::Info, LogFormat::Human));
 }
 

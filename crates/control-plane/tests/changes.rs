@@ -131,7 +131,7 @@ fn settings_that_need_a_restart_are_marked() {
     let waits = [
         "cluster.flow_timeouts.udp: 1m -> 30s",
         "io.batch: 64 -> 32",
-        "io.idle.spin: 50us -> 10us",
+        "io.idle.spin: 1ms -> 10us",
         "io.idle.then: sleep -> spin",
         "io.queues: all -> 1",
     ];

@@ -44,6 +44,7 @@ mod ring;
 mod sleeper;
 mod slots;
 mod sockets;
+mod spin;
 pub mod steer;
 mod stopping;
 mod sync;

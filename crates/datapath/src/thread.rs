@@ -18,6 +18,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use crate::interface::MAX_INTERFACES;
 use crate::placement::move_to;
 use crate::sockets::{SocketCounters, Sockets};
+use crate::spin::AdaptiveSpin;
 use crate::stopping::Rounds;
 use crate::sync::{AtomicBool, Ordering};
 use crate::umem::RING;
@@ -26,9 +27,12 @@ use crate::wake::Waker;
 /// The behavior of a thread while no packets arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Idle {
-    /// The time for which an idle thread polls its rings before it sleeps.
+    /// The longest time for which an idle thread polls its rings before it sleeps. The thread polls
+    /// only as long as polling recently paid off.
     pub spin: Duration,
-    /// `true` if the thread sleeps after that time. `false` if it never stops polling.
+    /// The polling time that is acceptable for each avoided wake-up.
+    pub wake_up_price: Duration,
+    /// `true` if the thread sleeps after polling. `false` if it never stops polling.
     pub sleep: bool,
 }
 
@@ -81,7 +85,9 @@ pub(crate) struct PacketThread<D: Sockets, F: Forward> {
     pub(crate) number: usize,
     /// The processor to which the thread is pinned. If `None`, the kernel chooses the processor.
     pub(crate) processor: Option<u32>,
-    pub(crate) idle: Idle,
+    /// `false` if the thread never stops polling.
+    pub(crate) sleeps: bool,
+    pub(crate) spin: AdaptiveSpin,
     pub(crate) rounds: Arc<Rounds>,
     pub(crate) origin: Instant,
     /// The thread drops this value after it is pinned and has given up its capabilities. This
@@ -144,14 +150,16 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
             self.next_statistics = begin + STATISTICS_EVERY;
         }
         if count > 0 {
-            self.idle_since = None;
+            if let Some(since) = self.idle_since.take() {
+                self.spin.pause_ended(begin.duration_since(since));
+            }
             let busy = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
             self.counters.busy_nanos.add(busy);
             return;
         }
         self.engine.device_mut().run_drivers();
         let since = *self.idle_since.get_or_insert(begin);
-        if self.idle.sleep && begin.duration_since(since) >= self.idle.spin {
+        if self.sleeps && begin.duration_since(since) >= self.spin.limit() {
             self.sleep();
         } else {
             std::hint::spin_loop();
@@ -373,7 +381,8 @@ mod tests {
             wakers: Arc::clone(wakers),
             number,
             processor: None,
-            idle: Idle { spin: Duration::ZERO, sleep: true },
+            sleeps: true,
+            spin: AdaptiveSpin::new(Duration::ZERO, Duration::ZERO),
             rounds: Arc::clone(rounds),
             origin,
             born: None,

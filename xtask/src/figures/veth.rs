@@ -55,7 +55,7 @@ struct Turn {
 impl Turn {
     /// Measures the case at the offered rate at which the most packets are forwarded.
     fn run(&self, stage: &Stage, pace: &mut Option<u32>) -> Result<Rates> {
-        let peer = Ours { io: self.io, encapsulation: Encapsulation::Gre };
+        let peer = Ours::new(self.io, Encapsulation::Gre);
         let running = stage.start(&peer, Load::Packets)?;
         stage.probe(&running, &self.traffic)?;
         let rates = pace::turn(stage, &running, self.traffic.clone(), pace)?;

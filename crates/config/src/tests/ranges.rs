@@ -260,6 +260,16 @@ fn types_and_ranges_are_checked() {
         ),
         (
             "batch = 64",
+            "idle = { prefer = \"speed\" }",
+            &[(
+                8,
+                "io.idle.prefer",
+                "\"prefer\" must be \"low-cpu\", \"balanced\" or \"low-latency\", got \"speed\"",
+                "",
+            )],
+        ),
+        (
+            "batch = 64",
             "idle = { then = \"die\" }",
             &[(8, "io.idle.then", "\"then\" must be \"sleep\" or \"spin\", got \"die\"", "")],
         ),

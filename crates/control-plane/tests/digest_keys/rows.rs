@@ -312,6 +312,7 @@ pub(crate) const ROWS: &[Row] = &[
     own(&[("io.icmp.errors_per_second", "10001")]),
     own(&[("io.icmp.errors_per_source", "1001")]),
     own(&[("io.idle.spin", "'51us'")]),
+    own(&[("io.idle.prefer", "'low-cpu'")]),
     own(&[("io.idle.then", "'spin'")]),
     own(&[("io.busy_poll", "65")]),
     own(&[("admin.socket.path", "'/run/other.sock'")]),

@@ -492,7 +492,7 @@ mod tests {
             batch: 64,
             flows_per_thread: 1_000,
             timeouts: Timeouts::default(),
-            idle: Idle { spin: Duration::ZERO, sleep: true },
+            idle: Idle { spin: Duration::ZERO, wake_up_price: Duration::ZERO, sleep: true },
             busy_poll: None,
             max_vips: 10,
             max_slots: 10,

@@ -17,6 +17,7 @@ use crate::error::{StartError, words};
 use crate::hash_lanes::lane_hashers;
 use crate::health::ThreadName;
 use crate::sockets::{SocketCounters, SocketMode, Sockets};
+use crate::spin::AdaptiveSpin;
 use crate::stopping::ROUNDS;
 use crate::thread::{Leave, PacketThread};
 
@@ -165,7 +166,8 @@ impl DataPlane {
             wakers: Arc::clone(&self.threads.wakers),
             number,
             processor: self.threads.processors.get(number % self.threads.processors.len().max(1)).copied(),
-            idle: self.settings.idle,
+            sleeps: self.settings.idle.sleep,
+            spin: AdaptiveSpin::new(self.settings.idle.spin, self.settings.idle.wake_up_price),
             rounds: Arc::clone(&self.threads.rounds),
             origin: self.origin,
             born: Some(signals.born),

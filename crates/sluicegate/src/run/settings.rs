@@ -31,7 +31,7 @@ pub(crate) fn settings(config: &Config) -> Settings {
         batch: io.batch,
         flows_per_thread: io.flows_per_thread,
         timeouts: timeouts(config),
-        idle: Idle { spin: io.idle.spin, sleep: io.idle.then == config::IdleThen::Sleep },
+        idle: idle(io.idle),
         busy_poll: io.busy_poll,
         max_vips: io.max_vips,
         max_slots: COUNTED_SLOTS,
@@ -47,6 +47,14 @@ fn mode(config: &Config) -> IoMode {
     match config.io().mode {
         config::IoMode::AfXdp => IoMode::AfXdp,
         config::IoMode::AfPacket => IoMode::AfPacket,
+    }
+}
+
+fn idle(idle: config::Idle) -> Idle {
+    Idle {
+        spin: idle.spin,
+        wake_up_price: idle.prefer.wake_up_price(),
+        sleep: idle.then == config::IdleThen::Sleep,
     }
 }
 
