@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use testbed::{LbConfig, UdpFlows, eventually};
+use testbed::{BedSpec, LbConfig, UdpFlows, eventually};
 
 use crate::scene::{BOUND, Scene, verb};
+use crate::upgrade::Line;
 
 const FLOWS: usize = 30;
 
@@ -68,6 +69,33 @@ fn flows_of_removed_backend_move_when_it_dies() {
             "{gone:?}"
         );
     }
+}
+
+/// The new process does not know removed backends, so their flows would move.
+#[test]
+fn removed_backend_prevents_upgrades_until_it_is_down() {
+    let line = Line::start(&BedSpec::default(), &[], |bed| config(bed, "backend", ""));
+    let has_state = |line: &Line, state: &str| {
+        let rows = line.json(&["backend", "list"]);
+        let mut rows = rows["backends"].as_array().unwrap().iter();
+        rows.any(|row| row["name"] == "b3" && row["state"] == state).then_some(())
+    };
+    assert!(eventually(BOUND, || has_state(&line, "serving")).is_some(), "{}", line.scene.diagnosis());
+    let mut flows = line.scene.flows(true, FLOWS);
+    assert!(answered(&line.scene, &mut flows).contains("b3"));
+    let mut without = config(&line.scene.bed, "backend", "");
+    without.pool.pop();
+    without.write(&line.scene.bed, 0).unwrap();
+    assert_eq!(line.run(&["config", "reload"]).code, Some(0), "{}", line.scene.diagnosis());
+    let ended = line.run(&["machine", "upgrade"]);
+    let said = ended.out + &ended.err;
+    assert!(ended.code == Some(1) && said.contains("backend \"b3\" may still have flows"), "{said}");
+
+    let host = &line.scene.bed.backends[2];
+    host.ns.ip(&format!("link set {} down", host.device)).unwrap();
+    assert!(eventually(BOUND, || has_state(&line, "down")).is_some(), "{}", line.scene.diagnosis());
+    line.upgrade(None);
+    assert_eq!(answered(&line.scene, &mut flows), BTreeSet::from(["b1", "b2"].map(str::to_owned)));
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl Line {
         Self { scene: Scene { balancer, decaps, bed } }
     }
 
-    fn run(&self, args: &[&str]) -> Ended {
+    pub(crate) fn run(&self, args: &[&str]) -> Ended {
         let socket = LbConfig::admin_socket(&self.scene.bed, 0);
         verb(&self.scene.bed, &[args, &["--socket", socket.to_str().unwrap()]].concat())
     }

@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
 
-use config::{CheckKind, DnsCheck, DnsRecord, HttpCheck, Payload, TcpCheck, UdpCheck};
+use config::{CheckKind, DnsCheck, DnsRecord, Payload, TcpCheck, UdpCheck};
 use health::{self, Dialer};
 use testbed::{Balancer, Capture, Encapsulation, Frame, Ip, Kind, eventually, inject, mac_of};
 
-use crate::scene::{BOUND, SILENCE, Scene};
+use crate::scene::{BOUND, Scene};
 
 /// Checks that HTTP and UDP checks of both VIPs succeed, and that their packets are identical to
 /// the packets that the balancer sends for clients.
@@ -170,7 +170,12 @@ fn configured_checks_use_the_tunnel() {
     let backend = scene.bed.backends[0].v6.into();
     let results = scene.with_tunnel(async move |checks| {
         let dialer = Dialer::Tunnel(checks.dialer("b1", vip.ip()));
-        let dns = DnsCheck { port: DNS_PORT, name: "www.example.com".into(), record: DnsRecord::A };
+        let dns = DnsCheck {
+            port: DNS_PORT,
+            name: "www.example.com".into(),
+            record: DnsRecord::A,
+            probe_mtu: false,
+        };
         let mut results = Vec::new();
         for kind in [
             CheckKind::Dns(dns),
@@ -197,54 +202,23 @@ fn configured_checks_use_the_tunnel() {
     );
 }
 
-/// The link of the backend drops longer packets without an ICMP error, as a path MTU black hole
-/// does.
-#[test]
-fn padded_check_detects_a_path_that_loses_full_size_packets() {
-    let scene = Scene::gre();
-    let results = |probe_mtu| {
-        let (vip, backend) = (scene.bed.vip(true, 80), scene.bed.backends[0].v4.into());
-        scene.with_tunnel(async move |checks| {
-            let dialer = Dialer::Tunnel(checks.dialer("b1", vip.ip()));
-            let check = HttpCheck {
-                port: 80,
-                tls: None,
-                method: "GET".into(),
-                path: "/".into(),
-                host: None,
-                headers: Vec::new(),
-                status: vec![200..=299],
-                body_contains: None,
-                probe_mtu,
-            };
-            let (kind, interim) = (CheckKind::Http(check), health::Interim::default());
-            let attempt = health::attempt(&kind, backend, &dialer, &interim);
-            let limit = if probe_mtu { SILENCE } else { BOUND };
-            let result = tokio::time::timeout(limit, attempt).await;
-            result.unwrap_or_else(|_| interim.expired()).map_err(|failure| failure.to_string())
-        })
-    };
-    // The first padded attempt may need more time than SILENCE on a busy machine.
-    assert!(eventually(BOUND, || results(true).ok()).is_some(), "the whole path carries full-size packets");
-    scene.bed.backends[0].ns.ip("link set eth0 mtu 1400").unwrap();
-    assert!(results(false).is_ok(), "short packets pass");
-    let why = results(true).unwrap_err();
-    // The backend announces segments of 1360 bytes. TCP options need 12 of these bytes.
-    assert!(why.contains("full-size packet with 1348 bytes of TCP data"), "{why}");
-}
-
 /// Answers a DNS query with one address.
 fn answer_dns(socket: &UdpSocket) {
     let mut room = [0; 512];
     socket.set_read_timeout(Some(BOUND)).unwrap();
     let (len, client) = socket.recv_from(&mut room).unwrap();
+    socket.send_to(&dns_reply(&room[..len]), client).unwrap();
+}
+
+/// Returns a DNS reply with one address.
+pub(crate) fn dns_reply(query: &[u8]) -> Vec<u8> {
     // The reply contains the header, the name, the type and the class of the question. The reply
     // omits the additional records of the query.
-    let name = room[12..len].iter().position(|&byte| byte == 0).unwrap();
-    let mut reply = room[..12 + name + 5].to_vec();
+    let name = query[12..].iter().position(|&byte| byte == 0).unwrap();
+    let mut reply = query[..12 + name + 5].to_vec();
     reply[2..12].copy_from_slice(&[0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0]);
     reply.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 80]);
-    socket.send_to(&reply, client).unwrap();
+    reply
 }
 
 const DNS_PORT: u16 = 5300;

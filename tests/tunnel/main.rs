@@ -9,5 +9,6 @@
 mod carried;
 mod cost;
 mod faults;
+mod full_size;
 mod leftovers;
 mod scene;

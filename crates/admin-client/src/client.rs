@@ -108,8 +108,8 @@ impl Client {
     /// Creates a client without connecting. Each request opens a new connection.
     pub fn new(reach: &Reach) -> anyhow::Result<Self> {
         let Endpoint { socket, config, remote } = &reach.endpoint;
-        let server = match (remote.url, socket, config) {
-            (Some(address), ..) => Server::remote(address, remote)?,
+        let server = match (&remote.url, socket, config) {
+            (Some(authority), ..) => Server::remote(authority.clone(), remote)?,
             (None, Some(path), _) => Server::Unix(path.clone()),
             (None, None, Some(file)) => Server::Unix(socket_of(file)?),
             (None, None, None) => Server::Unix(DEFAULT_SOCKET.into()),

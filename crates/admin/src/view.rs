@@ -23,7 +23,9 @@ pub use bgp::{
 };
 pub use capture::CaptureEnd;
 pub use events::{EventKind, EventRow, EventSeverity, EventsView};
-pub use explained::{Encapsulation, Explained, Hashed, Step, Verdict, WhereBackend};
+pub use explained::{
+    Encapsulation, Explained, Hashed, Rejection, RejectionReply, Step, Verdict, WhereBackend,
+};
 pub use flows::{FlowPage, FlowRow, FlowState, Purged, WhereRow, WhereView};
 pub use generation::{
     ConfigSource, ConfigText, ConfigView, ConfirmationRow, Confirmed, GenerationCause, GenerationRow,
@@ -64,6 +66,15 @@ mod tests {
             (to_value(encapsulations), json!(["gre", "ipip", "gue", "l2"])),
             (to_value(encapsulations.map(|one| one.to_string())), json!(["gre", "ipip", "gue", "l2"])),
             (
+                to_value([
+                    RejectionReply::TcpReset,
+                    RejectionReply::PortUnreachable,
+                    RejectionReply::ProtocolUnreachable,
+                    RejectionReply::HostUnreachable,
+                ]),
+                json!(["tcp_reset", "port_unreachable", "protocol_unreachable", "host_unreachable"]),
+            ),
+            (
                 to_value([Hashed::FiveTuple, Hashed::Addresses, Hashed::Source, Hashed::Key]),
                 json!(["5-tuple", "addresses", "source", "key"]),
             ),
@@ -103,6 +114,7 @@ mod tests {
         for (verdict, word) in [
             (Verdict::Forward, "forward"),
             (Verdict::Reply, "reply"),
+            (Verdict::Reject, "reject"),
             (Verdict::Drop("of_the_future".to_owned()), "of_the_future"),
         ] {
             assert_eq!(to_value(&verdict).unwrap(), word);

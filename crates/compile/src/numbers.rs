@@ -46,10 +46,4 @@ impl Compiler {
     pub fn draining(&self) -> impl Iterator<Item = (&SlotKey, SlotId)> {
         self.slots.draining()
     }
-
-    /// Returns `true` if backends that a reload removed are still draining.
-    #[must_use]
-    pub fn has_draining(&self) -> bool {
-        self.slots.has_draining()
-    }
 }

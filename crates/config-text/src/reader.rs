@@ -111,8 +111,7 @@ pub struct Section<'a> {
     pub report: &'a Report,
     offset: usize,
     field: Arc<Field>,
-    /// The offset of the first byte of the file that contains the table. Offsets count the bytes of
-    /// all files, one after another.
+    /// The offset of the table's file. Offsets count the bytes of all files, one after another.
     base: usize,
     table: &'a DeTable<'a>,
     known: Vec<&'static str>,
@@ -138,6 +137,11 @@ impl<'a> Section<'a> {
     fn value(&mut self, key: &'static str) -> Option<Node<'a>> {
         self.known.push(key);
         self.table.get(key).map(|value| self.node(self.field.key(key), value))
+    }
+
+    /// Reports a key that this table cannot have, although users may expect it.
+    pub fn refuse(&mut self, key: &'static str, message: impl Into<Message>) {
+        let _ = self.table.get(key).and_then(|_| self.value(key)).inspect(|node| node.refuse(message));
     }
 
     /// Returns the value of a key. Reports the key if it is missing.
@@ -197,8 +201,7 @@ impl<'a> Section<'a> {
     pub fn finish(mut self) {
         self.report.ask(|| (*self.field).clone(), || Step::Close);
         self.known.sort_unstable();
-        // A section may read the same key several times.
-        self.known.dedup();
+        self.known.dedup(); // a section may read the same key several times
         for (key, value) in self.table {
             let word = key.get_ref().as_ref();
             if !self.known.contains(&word) {

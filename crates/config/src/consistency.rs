@@ -337,7 +337,7 @@ impl Sections<'_> {
             }
             if count > 0 && pool.members.iter().all(|member| member.weight == 0) {
                 let message = format!(
-                    "all backends of pool \"{}\" have weight 0, so its packets are dropped",
+                    "all backends of pool \"{}\" have weight 0, so none of them gets packets",
                     pool.name
                 );
                 self.report.warning(&draft.place, (message, "set a weight above 0"));

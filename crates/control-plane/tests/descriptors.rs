@@ -95,7 +95,7 @@ fn kinds(port: u16) -> [CheckKind; 13] {
     };
     let payload = || Payload::Text("PING".into());
     let expect = Expect::new(ExpectForm::Text("PONG".into())).ok();
-    let grpc = |tls| CheckKind::Grpc(GrpcCheck { port, service: "".into(), tls });
+    let grpc = |tls| CheckKind::Grpc(GrpcCheck { port, service: "".into(), tls, probe_mtu: false });
     [
         CheckKind::Tcp(TcpCheck { port, send: None, expect: None }),
         CheckKind::Tcp(TcpCheck { port, send: Some(payload()), expect: expect.clone() }),
@@ -105,9 +105,14 @@ fn kinds(port: u16) -> [CheckKind; 13] {
         http(Some(lax.clone())),
         grpc(None),
         grpc(Some(lax)),
-        CheckKind::Dns(DnsCheck { port, name: "www.example.org".into(), record: DnsRecord::A }),
-        CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Tcp }),
-        CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Udp }),
+        CheckKind::Dns(DnsCheck {
+            port,
+            name: "www.example.org".into(),
+            record: DnsRecord::A,
+            probe_mtu: true,
+        }),
+        CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Tcp, probe_mtu: false }),
+        CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Udp, probe_mtu: true }),
         CheckKind::Agent(AgentCheck { port, send: None, min_weight: 10, max_weight: 100 }),
         CheckKind::Ntp(NtpCheck { port, max_stratum: 15 }),
     ]

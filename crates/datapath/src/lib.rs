@@ -26,6 +26,7 @@
 mod af_packet;
 mod attach;
 mod busy_poll;
+mod close_on_exec;
 mod core_dump;
 mod dataplane;
 mod decap;
@@ -55,6 +56,7 @@ mod wake;
 mod xsk;
 
 pub use attach::{AttachError, AttachMode};
+pub use close_on_exec::set_close_on_exec;
 pub use dataplane::{DataPlane, IoMode, PlaneFacts, Settings, TakenPlane, inspect, inspect_taken};
 pub use decap::{ByFamily, Decap, DecapCounts, DecapError, Prefix, host_addresses};
 pub use engine::MAX_BATCH;

@@ -2,7 +2,9 @@
 //! step that determined this outcome. Packet tracing and the `where` command share this code, so
 //! both report the same result. The crate `control-plane` formats explanations as text.
 
-use crate::{Decision, DropReason, Flow, KeyPlace, Service, ServiceId, SlotId, SlotState, Snapshot};
+use crate::{
+    Decision, DropReason, Flow, KeyPlace, Rejection, Service, ServiceId, SlotId, SlotState, Snapshot,
+};
 
 /// The step that found the backend of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +47,9 @@ pub enum Outcome {
     Forward,
     /// This machine replies to the sender.
     Reply,
+    /// The packet is rejected: no backend receives it, and its sender gets a reply within the rate
+    /// limits. A rejected packet that gets no reply is dropped for the reason.
+    Reject(DropReason, Rejection),
     /// The packet is dropped.
     Drop(DropReason),
 }
@@ -72,18 +77,18 @@ pub struct Explanation {
 impl Snapshot {
     /// Predicts the outcome for a packet of `flow`. `tracked` is the slot that the connection table
     /// stores for the flow, if any. The prediction is not valid for fragments, or for a new
-    /// connection that reuses a 5-tuple. The prediction ignores limits on new flows, the TTL and
-    /// the packet size.
+    /// connection that reuses a 5-tuple. The prediction ignores limits on new flows and on replies,
+    /// the TTL, the packet size and the TCP flags.
     #[must_use]
     pub fn explain(&self, flow: &Flow, tracked: Option<SlotId>) -> Explanation {
         let decision = self.decide(flow);
         let (index, hash, selection, outcome) = match decision {
-            Decision::NoVip => (None, None, None, Outcome::Drop(DropReason::NoVip)),
+            Decision::NoVip => (None, None, None, self.drop_or_reject(flow, DropReason::NoVip)),
             Decision::Icmp { echo: true } => (None, None, None, Outcome::Reply),
             Decision::Icmp { echo: false } => (None, None, None, Outcome::Drop(DropReason::Icmp)),
             Decision::Refused { service, reason } => (Some(service), None, None, Outcome::Drop(reason)),
             Decision::NoBackend { service, hash } => {
-                (Some(service), Some(hash), None, Outcome::Drop(DropReason::NoBackend))
+                (Some(service), Some(hash), None, self.drop_or_reject(flow, DropReason::NoBackend))
             }
             Decision::Chosen { service, hash, selection } | Decision::Remote { service, hash, selection } => {
                 (Some(service), Some(hash), Some(selection), Outcome::Forward)
@@ -126,12 +131,17 @@ impl Snapshot {
         }
         let by = self.hasher.hash(service.policy, flow);
         match self.select_read(service, keyed, KeyPlace { hash, route }, by) {
-            None => Explanation { outcome: Outcome::Drop(DropReason::NoBackend), ..found },
+            None => Explanation { outcome: self.drop_or_reject(flow, DropReason::NoBackend), ..found },
             Some(chosen) => {
                 let step = Some(keyed.step(&chosen));
                 Explanation { step, slot: Some(chosen.slot), outcome: Outcome::Forward, ..found }
             }
         }
+    }
+
+    fn drop_or_reject(&self, flow: &Flow, reason: DropReason) -> Outcome {
+        let rejection = self.rejection(flow, reason);
+        rejection.map_or(Outcome::Drop(reason), |rejection| Outcome::Reject(reason, rejection))
     }
 
     /// Returns `true` if a flow with a connection table entry for `slot` stays on that slot.

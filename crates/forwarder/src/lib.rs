@@ -48,6 +48,7 @@ mod originate;
 mod packet_buf;
 mod parts;
 mod pipeline;
+mod rejection;
 mod remote;
 mod request;
 mod rewrite;
@@ -80,6 +81,7 @@ pub use parts::{Binding, NextHopMode, Parts, PrefixGroup, Rejects, Service, VipA
 pub use pipeline::{
     IcmpRates, Pipeline, PipelineConfig, PipelineError, SoftwareSteering, SteeringConfig, UpstreamRequests,
 };
+pub use rejection::Rejection;
 pub use remote::Remote;
 pub use request::{
     ACTIVE, FlowEntry, FlowFilter, Reply, Request, RequestPort, RequestServer, WhereAnswer, Whose,

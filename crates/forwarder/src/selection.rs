@@ -177,33 +177,6 @@ impl Snapshot {
         }
     }
 
-    /// Returns `true` if packets of `flow` that are dropped for `reason` are rejected, which means
-    /// that their sender gets a reply. The source must be a host that may use the VIP.
-    ///
-    /// The pool may serve although a packet is dropped with [`DropReason::NoBackend`], for example
-    /// if the packet came from another cluster. Such a packet is not rejected. Keyed services can
-    /// select backends from several pools, so their packets are always rejected.
-    pub(crate) fn rejects(&self, flow: &Flow, reason: DropReason) -> bool {
-        let is_icmp = matches!(flow.protocol, protocol::ICMP | protocol::ICMPV6);
-        if is_icmp || flow.is_unroutable() || self.vips.contains(&flow.source) {
-            return false;
-        }
-        let found = match reason {
-            DropReason::NoBackend => self.vips.find(&flow.destination, flow.protocol, flow.destination_port),
-            DropReason::NoVip => self.vips.first(&flow.destination),
-            _ => None,
-        };
-        let Some(service) = found.and_then(|index| self.services.get(index as usize)) else { return false };
-        let is_wanted = match reason {
-            DropReason::NoBackend => {
-                service.rejects.no_backend
-                    && (service.keyed.is_some() || matches!(self.decide(flow), Decision::NoBackend { .. }))
-            }
-            _ => service.rejects.unserved_port,
-        };
-        is_wanted && service.guard.as_ref().is_none_or(|guard| guard.refusal(flow).is_none())
-    }
-
     /// Decides what to do with an ICMP packet to a VIP. The source lists of the VIP's first service
     /// apply.
     fn decide_icmp(&self, flow: &Flow, echo: bool) -> Decision {

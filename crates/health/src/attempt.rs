@@ -46,9 +46,9 @@ pub async fn attempt(
         // would be as large as the largest of these futures.
         CheckKind::Agent(check) => return Box::pin(agent::attempt(check, address, dialer)).await,
         CheckKind::Http(check) => Box::pin(http::attempt(check, address, dialer, interim)).await,
-        CheckKind::Grpc(check) => Box::pin(grpc::attempt(check, address, dialer)).await,
-        CheckKind::Dns(check) => Box::pin(dns::attempt(check, address, dialer)).await,
-        CheckKind::Memcached(check) => Box::pin(memcached::attempt(check, address, dialer)).await,
+        CheckKind::Grpc(check) => Box::pin(grpc::attempt(check, address, dialer, interim)).await,
+        CheckKind::Dns(check) => Box::pin(dns::attempt(check, address, dialer, interim)).await,
+        CheckKind::Memcached(check) => Box::pin(memcached::attempt(check, address, dialer, interim)).await,
         CheckKind::Ntp(check) => Box::pin(ntp::attempt(check, address, dialer)).await,
         CheckKind::Exec(check) => Box::pin(exec::attempt(check, &exec::Subject::of(address), interim)).await,
     }

@@ -59,6 +59,15 @@ impl Dialer {
             Self::Tunnel(dialer) => dialer.udp(peer).await,
         }
     }
+
+    /// Returns the length in bytes of the longest packet that fits into the tunnel, or `None`
+    /// without a tunnel.
+    pub(super) fn mtu(&self) -> io::Result<Option<usize>> {
+        match self {
+            Self::Direct => Ok(None),
+            Self::Tunnel(dialer) => dialer.mtu().map(Some),
+        }
+    }
 }
 
 /// Returns an error of `connect(2)` for TCP. The kernel reports the ICMPv6 error "administratively
@@ -73,14 +82,17 @@ fn unless_prohibited(error: io::Error) -> io::Error {
 /// Receives a datagram. Errors that the kernel creates from ICMP errors are failures of the
 /// backend: the backend or a router has sent them, or no neighbor answers.
 pub(super) async fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<usize, Failure> {
-    socket.recv(buffer).await.map_err(|error| {
-        let is_icmp = error.raw_os_error().is_some_and(|number| FROM_ICMP.contains(&Errno::from_raw(number)));
-        match Failure::from(&error) {
-            Failure::Refused => Failure::PortUnreachable,
-            Failure::Local(_) if is_icmp => Failure::Unreachable,
-            other => other,
-        }
-    })
+    socket.recv(buffer).await.map_err(|error| receive_failure(&error))
+}
+
+/// Converts an error of a connected UDP socket as [`receive`] does.
+pub(super) fn receive_failure(error: &io::Error) -> Failure {
+    let is_icmp = error.raw_os_error().is_some_and(|number| FROM_ICMP.contains(&Errno::from_raw(number)));
+    match Failure::from(error) {
+        Failure::Refused => Failure::PortUnreachable,
+        Failure::Local(_) if is_icmp => Failure::Unreachable,
+        other => other,
+    }
 }
 
 /// The errors that the kernel creates from ICMP errors, according to `icmp_err_convert` in

@@ -4,20 +4,30 @@
 //! EDNS, so a response is at most 512 bytes long. A lost query is not repeated before the next
 //! attempt.
 //!
+//! With `probe_mtu`, a second query is padded to a packet of full size. Any response to it passes:
+//! a server that limits the length of queries reports an error, but has received the packet.
+//!
 //! A compression pointer must point strictly backward, so a response cannot cause an endless loop.
 //!
-//! References: RFC 1035 §4, and RFC 5452 §9.1 (fields that must match).
+//! References: RFC 1035 §4, RFC 5452 §9.1 (fields that must match), RFC 6891 §6.1 (EDNS) and RFC
+//! 7830 (padding).
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::dial::receive;
-use super::{Dialer, Failure};
+use super::{Dialer, Failure, Interim, full_size};
 use config::{DnsCheck, DnsRecord};
 
 /// Sends one query. Datagrams that do not match the query are ignored.
-pub(super) async fn attempt(check: &DnsCheck, address: IpAddr, dialer: &Dialer) -> Result<(), Failure> {
-    let mut id = [0; 2];
-    getrandom::fill(&mut id).map_err(|error| Failure::Local(error.to_string().into()))?;
+pub(super) async fn attempt(
+    check: &DnsCheck,
+    address: IpAddr,
+    dialer: &Dialer,
+    interim: &Interim,
+) -> Result<(), Failure> {
+    let mut ids = [0; 4];
+    getrandom::fill(&mut ids).map_err(|error| Failure::Local(error.to_string().into()))?;
+    let [id, padded_id] = [[ids[0], ids[1]], [ids[2], ids[3]]];
     let query = query(id, &check.name, check.record)
         .ok_or_else(|| Failure::Local(format!("{:?} is not a domain name", check.name).into()))?;
     let peer = SocketAddr::new(address, check.port);
@@ -27,9 +37,35 @@ pub(super) async fn attempt(check: &DnsCheck, address: IpAddr, dialer: &Dialer) 
     loop {
         let length = receive(&socket, &mut buffer).await?;
         if let Some(health_state) = judge(buffer.get(..length).unwrap_or_default(), &query) {
-            return health_state;
+            health_state?;
+            break;
         }
     }
+    if !check.probe_mtu {
+        return Ok(());
+    }
+    let padded = |length| padded(&query, padded_id, length);
+    let is_response = |answer: &[u8]| answer.starts_with(&padded_id) && answer.get(2) >= Some(&RESPONSE);
+    full_size::datagram(&socket, dialer, interim, padded, is_response).await
+}
+
+/// Returns a query with another ID and with an OPT record that pads it to `length` bytes.
+fn padded(query: &[u8], id: [u8; 2], length: usize) -> Vec<u8> {
+    let padding = length.saturating_sub(query.len() + OPT_BYTES);
+    let padding = u16::try_from(padding).unwrap_or(u16::MAX - PADDING_HEADER);
+    let mut padded = query.to_vec();
+    padded.splice(..id.len(), id);
+    padded.splice(HEADER_BYTES - 1..HEADER_BYTES, [1]); // one additional record
+    // The name is the root domain. The class has the length of the longest response over UDP.
+    padded.push(0);
+    padded.extend_from_slice(&TYPE_OPT.to_be_bytes());
+    padded.extend_from_slice(&RESPONSE_BYTES.to_be_bytes());
+    padded.extend_from_slice(&[0; 4]); // no extended response code or flags
+    padded.extend_from_slice(&(PADDING_HEADER + padding).to_be_bytes());
+    padded.extend_from_slice(&PADDING_OPTION.to_be_bytes());
+    padded.extend_from_slice(&padding.to_be_bytes());
+    padded.resize(padded.len() + usize::from(padding), 0);
+    padded
 }
 
 /// Encodes a query. Returns `None` if `name` is not a domain name.
@@ -155,6 +191,16 @@ fn type_of(record: DnsRecord) -> u16 {
     }
 }
 
+/// The first flag of the third byte, which a response has.
+const RESPONSE: u8 = 0x80;
+const TYPE_OPT: u16 = 41;
+/// The recommended limit of responses over UDP (RFC 9715 §3).
+const RESPONSE_BYTES: u16 = 1_232;
+const PADDING_OPTION: u16 = 12;
+/// The length of the code and the length of an option.
+const PADDING_HEADER: u16 = 4;
+/// The length of the OPT record with an empty padding option.
+const OPT_BYTES: usize = 15;
 const TYPE_A: u16 = 1;
 const TYPE_AAAA: u16 = 28;
 const CLASS_IN: u16 = 1;

@@ -18,6 +18,9 @@ pub enum Failure {
     /// The connection was opened, but no response to a packet of full size arrived in time. The
     /// number is the length of the packet's TCP segment in bytes.
     FullSize(u32),
+    /// The backend sent a response to a short request, but none to a packet of full size. The
+    /// number is the length of the datagram in bytes.
+    FullSizeDatagram(usize),
     /// The backend refused the connection.
     Refused,
     /// The backend sent an ICMP error, because no process listens on the UDP port.
@@ -83,7 +86,7 @@ impl Failure {
     /// Returns a fixed string for the failure, for the label of a metric.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::NoAnswer | Self::FullSize(_) => "no_answer",
+            Self::NoAnswer | Self::FullSize(_) | Self::FullSizeDatagram(_) => "no_answer",
             Self::Refused | Self::PortUnreachable => "refused",
             Self::Unreachable => "unreachable",
             Self::Reset => "reset",
@@ -175,6 +178,11 @@ impl fmt::Display for Failure {
             Self::FullSize(segment) => write!(
                 f,
                 "connected, but no answer to a full-size packet with {segment} bytes of TCP data; the path may lose \
+                 packets of this size"
+            ),
+            Self::FullSizeDatagram(length) => write!(
+                f,
+                "answered, but no answer to a full-size packet with {length} bytes of UDP data; the path may lose \
                  packets of this size"
             ),
             Self::Refused => f.write_str("connection refused"),

@@ -17,18 +17,30 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::http::{alongside, authority};
 use super::tls::{self, Inside};
-use super::{Dialer, Failure};
+use super::{Dialer, Failure, Interim, full_size};
 use config::GrpcCheck;
 
 /// Sends one request.
-pub(super) async fn attempt(check: &GrpcCheck, address: IpAddr, dialer: &Dialer) -> Result<(), Failure> {
+pub(super) async fn attempt(
+    check: &GrpcCheck,
+    address: IpAddr,
+    dialer: &Dialer,
+    interim: &Interim,
+) -> Result<(), Failure> {
     let peer = SocketAddr::new(address, check.port);
     let stream = dialer.tcp(peer).await.map_err(|error| Failure::from(&error))?;
+    let segment = check.probe_mtu.then(|| full_size::segment(&stream)).transpose()?;
+    let question = question(&check.service, segment.unwrap_or(0) as usize);
+    let padded = || segment.into_iter().for_each(|segment| interim.set(Err(Failure::FullSize(segment))));
     match &check.tls {
-        None => exchange(stream, request("http", peer, 80)?, &check.service).await,
+        None => {
+            padded();
+            exchange(stream, request("http", peer, 80)?, question).await
+        }
         Some(tls) => {
             let stream = tls::handshake(stream, tls, Inside::Http2, None, address).await?;
-            exchange(stream, request("https", peer, 443)?, &check.service).await
+            padded();
+            exchange(stream, request("https", peer, 443)?, question).await
         }
     }
 }
@@ -45,7 +57,7 @@ fn request(scheme: &str, peer: SocketAddr, usual: u16) -> Result<Request<()>, Fa
     request.map_err(|error| Failure::Local(format!("cannot build the request ({error})").into()))
 }
 
-async fn exchange<S>(stream: S, request: Request<()>, service: &str) -> Result<(), Failure>
+async fn exchange<S>(stream: S, request: Request<()>, message: Bytes) -> Result<(), Failure>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -53,7 +65,7 @@ where
     builder.enable_push(false).max_header_list_size(MAX_HEADER_BYTES);
     builder.initial_window_size(WINDOW_BYTES).initial_connection_window_size(WINDOW_BYTES);
     let (sender, connection) = builder.handshake(stream).await.map_err(failure)?;
-    alongside(ask(sender, request, question(service)), connection).await
+    alongside(ask(sender, request, message), connection).await
 }
 
 async fn ask(sender: SendRequest<Bytes>, request: Request<()>, message: Bytes) -> Result<(), Failure> {
@@ -105,24 +117,33 @@ fn passed(code: u32) -> Result<(), Failure> {
     if code == 0 { Ok(()) } else { Err(Failure::GrpcStatus(code)) }
 }
 
-/// Encodes `HealthCheckRequest { service = 1 }` with the five-byte prefix of gRPC.
-fn question(service: &str) -> Bytes {
-    let mut message = Vec::with_capacity(service.len() + 10);
-    if !service.is_empty() {
-        message.push(0x0a); // Field 1 with a length-delimited value.
-        let mut length = service.len();
-        while length > 0x7f {
-            message.push(0x80 | u8::try_from(length & 0x7f).unwrap_or_default());
-            length >>= 7;
-        }
-        message.push(u8::try_from(length).unwrap_or_default());
-        message.extend_from_slice(service.as_bytes());
-    }
+/// Encodes `HealthCheckRequest { service = 1 }` with the five-byte prefix of gRPC. If `padding` is
+/// not 0, the message also has a field with this number of bytes. Servers ignore the field, because
+/// its number is unknown, and it counts against no limit on metadata.
+fn question(service: &str, padding: usize) -> Bytes {
+    let mut message = Vec::with_capacity(service.len() + padding + 20);
+    put_field(&mut message, SERVICE_FIELD, service.as_bytes());
+    put_field(&mut message, PADDING_FIELD, &vec![0; padding]);
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     let mut framed = vec![0]; // The compression flag is not set.
     framed.extend_from_slice(&length.to_be_bytes());
     framed.extend_from_slice(&message);
     framed.into()
+}
+
+/// Appends a length-delimited field, unless its value is empty.
+fn put_field(message: &mut Vec<u8>, number: u8, value: &[u8]) {
+    if value.is_empty() {
+        return;
+    }
+    message.push(number << 3 | 2);
+    let mut length = value.len();
+    while length > 0x7f {
+        message.push(0x80 | u8::try_from(length & 0x7f).unwrap_or_default());
+        length >>= 7;
+    }
+    message.push(u8::try_from(length).unwrap_or_default());
+    message.extend_from_slice(value);
 }
 
 /// Returns the status in a framed `HealthCheckResponse { status = 1 }`, or 0 (UNKNOWN) if the field
@@ -181,6 +202,9 @@ fn failure(error: h2::Error) -> Failure {
 }
 
 const SERVING: u64 = 1;
+const SERVICE_FIELD: u8 = 1;
+/// The highest number of a field with a key of one byte. The protocol does not use it.
+const PADDING_FIELD: u8 = 15;
 const MAX_MESSAGE_BYTES: usize = 4 << 10;
 const MAX_HEADER_BYTES: u32 = 16 << 10;
 const WINDOW_BYTES: u32 = 64 << 10;

@@ -63,7 +63,7 @@ pub(super) async fn datagrams(answers: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + '
     let socket = UdpSocket::bind((HERE, 0)).await.unwrap();
     let port = socket.local_addr().unwrap().port();
     tokio::spawn(async move {
-        let mut asked = [0; 512];
+        let mut asked = vec![0; 65_535];
         while let Ok((length, from)) = socket.recv_from(&mut asked).await {
             for answer in answers(&asked[..length]) {
                 let _ = socket.send_to(&answer, from).await;
@@ -90,6 +90,26 @@ pub(super) async fn waits(kind: &CheckKind) -> bool {
     let interim = Interim::default();
     let attempt = attempt(kind, HERE, &Dialer::Direct, &interim);
     tokio::time::timeout(Duration::from_millis(200), attempt).await.is_err()
+}
+
+/// Returns the failure that an attempt would have if its time limit ended. Waits until the attempt
+/// has recorded it.
+pub(super) async fn recorded(kind: &CheckKind) -> Failure {
+    let interim = Interim::default();
+    let recorded = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            match interim.expired() {
+                Err(Failure::NoAnswer) => {}
+                recorded => return recorded.expect_err("a failure"),
+            }
+        }
+    };
+    tokio::select! {
+        result = attempt(kind, HERE, &Dialer::Direct, &interim) => panic!("{result:?}"),
+        failure = recorded => failure,
+        () = tokio::time::sleep(Duration::from_secs(60)) => panic!("the attempt records no failure"),
+    }
 }
 
 /// Returns the message of a failure.

@@ -18,12 +18,11 @@ use hyper::client::conn::http1;
 use hyper::header::{CONNECTION, HOST, HeaderValue, USER_AGENT};
 use hyper::{Error, Request};
 use hyper_util::rt::TokioIo;
-use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::tls::{self, Inside};
-use super::{Dialer, Failure, Interim};
+use super::{Dialer, Failure, Interim, full_size};
 use config::HttpCheck;
 
 /// Sends one request.
@@ -54,10 +53,7 @@ pub(super) async fn attempt(
 /// Adds headers to the request until it is longer than a TCP segment, so that its first packet has
 /// the full size that the path should carry. Returns the length of a segment in bytes.
 fn pad(request: &mut Request<Empty<Bytes>>, stream: &TcpStream) -> Result<u32, Failure> {
-    // Without this option, the rest of the request would wait for the acknowledgement of the first
-    // packet.
-    stream.set_nodelay(true).map_err(|error| Failure::from(&error))?;
-    let segment = SockRef::from(stream).tcp_mss().map_err(|error| Failure::from(&error))?;
+    let segment = full_size::segment(stream)?;
     for _ in 0..segment.div_ceil(PADDING_BYTES) {
         request.headers_mut().append("x-padding", HeaderValue::from_static(PADDING));
     }

@@ -40,6 +40,7 @@ mod engine;
 mod exchange;
 mod exec;
 mod failure;
+mod full_size;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod grpc;

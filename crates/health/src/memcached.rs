@@ -9,15 +9,21 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::dial::receive;
 use super::failure::quote;
-use super::{Dialer, Failure};
+use super::{Dialer, Failure, Interim, full_size};
 use config::{MemcachedCheck, Transport};
 
 /// Sends one request.
-pub(super) async fn attempt(check: &MemcachedCheck, address: IpAddr, dialer: &Dialer) -> Result<(), Failure> {
+pub(super) async fn attempt(
+    check: &MemcachedCheck,
+    address: IpAddr,
+    dialer: &Dialer,
+    interim: &Interim,
+) -> Result<(), Failure> {
     let peer = SocketAddr::new(address, check.port);
+    let full_size = check.probe_mtu.then_some(interim);
     match check.transport {
-        Transport::Tcp => over_tcp(&VERSION, peer, dialer).await,
-        Transport::Udp => over_udp(&VERSION, peer, dialer).await,
+        Transport::Tcp => over_tcp(&VERSION, peer, dialer, full_size).await,
+        Transport::Udp => over_udp(&VERSION, peer, dialer, full_size).await,
     }
 }
 
@@ -28,8 +34,8 @@ pub(super) async fn attempt(check: &MemcachedCheck, address: IpAddr, dialer: &Di
 /// # Errors
 /// Returns the reason why the server may still have entries.
 pub async fn flush(peer: SocketAddr, dialer: &Dialer) -> Result<(), Failure> {
-    match over_tcp(&FLUSH, peer, dialer).await {
-        Err(Failure::Refused) => over_udp(&FLUSH, peer, dialer).await,
+    match over_tcp(&FLUSH, peer, dialer, None).await {
+        Err(Failure::Refused) => over_udp(&FLUSH, peer, dialer, None).await,
         ended => ended,
     }
 }
@@ -42,8 +48,14 @@ struct Command {
     wanted: &'static str,
 }
 
-/// Sends the command over UDP. Datagrams that do not match the request are ignored.
-async fn over_udp(command: &Command, peer: SocketAddr, dialer: &Dialer) -> Result<(), Failure> {
+/// Sends the command over UDP. Datagrams that do not match the request are ignored. With
+/// `full_size`, the command is then sent again in a packet of full size. Any response to it passes.
+async fn over_udp(
+    command: &Command,
+    peer: SocketAddr,
+    dialer: &Dialer,
+    full_size: Option<&Interim>,
+) -> Result<(), Failure> {
     let mut id = [0; 2];
     getrandom::fill(&mut id).map_err(|error| Failure::Local(error.to_string().into()))?;
     let [high, low] = id;
@@ -55,14 +67,32 @@ async fn over_udp(command: &Command, peer: SocketAddr, dialer: &Dialer) -> Resul
         let length = receive(&socket, &mut buffer).await?;
         let answer = buffer.get(..length).unwrap_or_default();
         if let Some(line) = answer.strip_prefix(&frame[..]) {
-            return command.judge(line).unwrap_or_else(|| Err(command.other(line)));
+            command.judge(line).unwrap_or_else(|| Err(command.other(line)))?;
+            break;
         }
     }
+    let Some(interim) = full_size else { return Ok(()) };
+    let frame = [high ^ 0x80, low, 0, 0, 0, 1, 0, 0]; // a late response to the first command differs
+    let is_response = |answer: &[u8]| answer.starts_with(&frame);
+    full_size::datagram(&socket, dialer, interim, |length| command.padded(frame, length), is_response).await
 }
 
-async fn over_tcp(command: &Command, peer: SocketAddr, dialer: &Dialer) -> Result<(), Failure> {
+/// Sends the command over TCP. With `full_size`, the command is repeated until its copies fill a
+/// packet. Only the first response is read.
+async fn over_tcp(
+    command: &Command,
+    peer: SocketAddr,
+    dialer: &Dialer,
+    full_size: Option<&Interim>,
+) -> Result<(), Failure> {
     let mut stream = dialer.tcp(peer).await.map_err(|error| Failure::from(&error))?;
-    stream.write_all(command.line).await.map_err(|error| Failure::from(&error))?;
+    let mut copies = 1;
+    if let Some(interim) = full_size {
+        let segment = full_size::segment(&stream)?;
+        interim.set(Err(Failure::FullSize(segment)));
+        copies = (segment as usize).div_ceil(command.line.len());
+    }
+    stream.write_all(&command.line.repeat(copies)).await.map_err(|error| Failure::from(&error))?;
     let mut buffer = [0; LONGEST_LINE];
     let mut length = 0;
     loop {
@@ -81,6 +111,14 @@ async fn over_tcp(command: &Command, peer: SocketAddr, dialer: &Dialer) -> Resul
 }
 
 impl Command {
+    /// Returns a datagram of `length` bytes. Spaces follow the command, and servers skip them.
+    fn padded(&self, frame: [u8; 8], length: usize) -> Vec<u8> {
+        let mut datagram = [&frame, self.line.trim_ascii_end()].concat();
+        datagram.resize(datagram.len().max(length.saturating_sub(LINE_END.len())), b' ');
+        datagram.extend_from_slice(LINE_END);
+        datagram
+    }
+
     /// Returns the result of a response, or `None` while the response line is incomplete.
     fn judge(&self, answer: &[u8]) -> Option<Result<(), Failure>> {
         let end = answer.iter().position(|&byte| byte == b'\n')?;
@@ -94,6 +132,7 @@ impl Command {
     }
 }
 
+const LINE_END: &[u8] = b"\r\n";
 const VERSION: Command = Command {
     line: b"version\r\n",
     passes: |line| line.strip_prefix(b"VERSION ").is_some_and(|version| !version.is_empty()),

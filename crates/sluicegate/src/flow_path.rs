@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use admin::view::{Explained, Step, Verdict, WhereBackend, WhereRow, WhereView};
+use admin::view::{Explained, Rejection, Step, Verdict, WhereBackend, WhereRow, WhereView};
 use clap::Args;
 use compile::compile_file;
 use control_plane::{explained, explained_by_key};
@@ -85,7 +85,7 @@ fn protocol(text: &str) -> Result<Wanted, String> {
     }
 }
 
-/// Prints the backend. The exit code is 1 if packets of the flow are dropped.
+/// Prints the backend. The exit code is 1 if packets of the flow are dropped or rejected.
 pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if arguments.live || arguments.remote.url.is_some() {
         return ask(arguments);
@@ -169,7 +169,9 @@ fn ask(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         let icmp = icmp.map(|words| format!("{words}\n")).unwrap_or_default();
         let all = view.threads.iter().find_map(|row| replicas(&row.explained));
         let all = all.map(|names| format!("replicas: {names}\n")).unwrap_or_default();
-        table(headings, view.threads.iter().map(thread)) + &all + &icmp
+        let rejected = view.threads.iter().find_map(|row| row.explained.rejection.as_ref());
+        let rejected = rejected.map(|found| format!("rejected as {} with {}\n", found.reason, reply(found)));
+        table(headings, view.threads.iter().map(thread)) + &all + &icmp + &rejected.unwrap_or_default()
     })?;
     Ok(verdict(view.threads.iter().any(|row| row.explained.is_served())))
 }
@@ -196,7 +198,7 @@ fn of_icmp(verdict: &Verdict) -> Option<&'static str> {
             "echo requests to a VIP are answered in place, at a limited rate; fragmented echo requests go to a \
              backend; ICMP errors go to the backend of the flow that they quote; other ICMP is dropped (icmp)",
         ),
-        Verdict::Drop(reason) if reason == "icmp" => Some("icmp: ICMP of the other address family"),
+        Verdict::Drop(name) if name == "icmp" => Some(reason("icmp")),
         _ => None,
     }
 }
@@ -240,22 +242,37 @@ fn outcome(answer: &Answer<'_>) -> String {
             }) + known
         }
         verdict @ Verdict::Reply => format!("  answered {}\n", of_icmp(verdict).unwrap_or_default()),
-        verdict @ Verdict::Drop(reason) => {
-            let words = match reason.as_str() {
-                "no_vip" => "no_vip: no service has this address, port and protocol",
-                "not_allowed" => "not_allowed: the source is not on the VIP's allow list",
-                "denied" => "denied: the source is on the VIP's deny list",
-                "kv_client" => "kv_client: the source is not in the client list of the pool",
-                "kv_source_port" => {
-                    "kv_source_port: the source port is below 1024 or is 11211, so it is not the port of a client"
-                }
-                "from_vip" => "from_vip: the source is a VIP, and two VIPs could reply to each other forever",
-                "martian" => "martian: the source is not the address of a host, or is link-local",
-                _ => of_icmp(verdict).unwrap_or("no_backend: all backends of the pool have weight 0"),
+        Verdict::Reject => {
+            let lines = |found: &Rejection| {
+                format!("  rejected {}\n  reply    {}\n", reason(&found.reason), reply(found))
             };
-            format!("  dropped  {words}\n")
+            answer.explained.rejection.as_ref().map(lines).unwrap_or_default()
         }
+        Verdict::Drop(found) => format!("  dropped  {}\n", reason(found)),
     }
+}
+
+/// Describes a drop reason.
+fn reason(name: &str) -> &str {
+    match name {
+        "no_vip" => "no_vip: no service has this address, port and protocol",
+        "no_backend" => "no_backend: all backends of the pool have weight 0",
+        "not_allowed" => "not_allowed: the source is not on the VIP's allow list",
+        "denied" => "denied: the source is on the VIP's deny list",
+        "kv_client" => "kv_client: the source is not in the client list of the pool",
+        "kv_source_port" => {
+            "kv_source_port: the source port is below 1024 or is 11211, so it is not the port of a client"
+        }
+        "from_vip" => "from_vip: the source is a VIP, and two VIPs could reply to each other forever",
+        "martian" => "martian: the source is not the address of a host, or is link-local",
+        "icmp" => "icmp: ICMP of the other address family",
+        other => other,
+    }
+}
+
+/// Describes the reply to a rejected packet.
+fn reply(rejection: &Rejection) -> String {
+    format!("{} from the VIP, within the rate limits of io.icmp", rejection.reply)
 }
 
 fn place(found: &WhereBackend) -> String {

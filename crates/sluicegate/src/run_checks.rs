@@ -6,7 +6,7 @@
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, RawFd};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -38,6 +38,9 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<()> {
              use setpriv or a container with another user"
         );
     }
+    // The programs get only the standard descriptors, and none that this process has inherited.
+    datapath::set_close_on_exec(FIRST_OTHER)
+        .context("cannot keep inherited file descriptors from programs")?;
     // A program with set-user-ID bits gains no privileges.
     nix::sys::prctl::set_no_new_privs()?;
     let listener = match &arguments.socket {
@@ -64,6 +67,9 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<()> {
     health::kill_programs();
     result
 }
+
+/// The first descriptor after the standard input, output and error.
+const FIRST_OTHER: RawFd = 3;
 
 /// Returns the listening socket on standard input.
 fn inherited() -> anyhow::Result<UnixListener> {

@@ -168,6 +168,33 @@ fn where_names_fallback_cluster() {
 }
 
 #[test]
+fn where_names_the_reply_to_rejected_packets() {
+    let folder = Folder::new();
+    let config = |keys: &str| config("lb1", keys).replace("\"198.18.1.1\" }", "\"198.18.1.1\", weight = 0 }");
+    let drops = folder.write("a.toml", &config(""));
+    let rejects = "on_unserved_port = \"reject\"\non_no_backend = \"reject\"\n";
+    let rejects = folder.write("b.toml", &config(rejects));
+    for (port, protocol, reason, reply) in [
+        ("80", "tcp", "no_backend", "a TCP reset"),
+        ("81", "tcp", "no_vip", "a TCP reset"),
+        ("81", "udp", "no_vip", "the ICMP error \"port unreachable\""),
+        ("81", "sctp", "no_vip", "the ICMP error \"protocol unreachable\""),
+    ] {
+        let vip = format!("203.0.113.10:{port}");
+        let asked = |file: &str, more: &[&str]| {
+            sluicegate(&[&["where", "192.0.2.77:1234", &vip, protocol, "--config", file], more].concat())
+        };
+        let (code, text) = asked(&drops, &[]);
+        assert_eq!((code, text.contains(&format!("  dropped  {reason}: "))), (1, true), "{text}");
+        let (code, text) = asked(&rejects, &[]);
+        assert_eq!((code, text.contains(&format!("  rejected {reason}: "))), (1, true), "{text}");
+        assert!(text.contains(&format!("  reply    {reply} from the VIP, within the rate limits")), "{text}");
+        let said: Value = serde_json::from_str(&asked(&rejects, &["--json"]).1).unwrap();
+        assert_eq!((&said["verdict"], &said["rejection"]["reason"]), (&json!("reject"), &json!(reason)));
+    }
+}
+
+#[test]
 fn the_doctor_names_a_peers_key_that_will_not_do() {
     let folder = Folder::new();
     let peer = "announce = {}\n[bgp]\nasn = 65101\npeers = [{ address = \"192.0.2.0\", asn = 65000, password_file = \"bgp.key\" }]\n";

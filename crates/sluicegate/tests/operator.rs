@@ -198,7 +198,7 @@ fn orders_reach_the_loop_as_typed() {
     assert_says(&balancer.run(&["flow", "list"]).1, &["00c0ffee1234", "established"]);
     let (code, text) = balancer.run(&["where", "--live", "192.0.2.7:1", "203.0.113.10:80", "tcp"]);
     assert_eq!(code, 0);
-    assert_says(&text, &["b1 at 198.18.1.1", "no_vip"]);
+    assert_says(&text, &["b1 at 198.18.1.1", "no_vip", "reject", "rejected as no_backend with a TCP reset"]);
 }
 
 #[test]

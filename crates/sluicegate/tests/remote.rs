@@ -41,7 +41,7 @@ impl Balancer {
         let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         let issue = |name: &str| {
             let key = KeyPair::generate().unwrap();
-            let mut params = CertificateParams::new(vec!["127.0.0.1".into()]).unwrap();
+            let mut params = CertificateParams::new(vec!["127.0.0.1".into(), "localhost".into()]).unwrap();
             params.distinguished_name.push(DnType::CommonName, name);
             (params.signed_by(&key, &ca).unwrap().pem(), key.serialize_pem())
         };
@@ -179,6 +179,23 @@ fn top_on_a_terminal_of_80x24_reacts_to_keys() {
     until("Ctrl-C");
     keys.write_all(b"q").unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn url_with_host_name_is_resolved() {
+    let balancer = Balancer::start();
+    let with = |host: &str| balancer.remote("read").replace("127.0.0.1", host);
+    // The simulated balancer does not listen on ::1, which is often the first address.
+    let (code, text) = balancer.run_with("vip list", &with("localhost"));
+    assert!(code <= 1 && text.contains("www"), "{code} {text}");
+    let (code, text) = balancer.run_with("vip list", &with("lb1.invalid"));
+    assert_eq!(
+        (code, text.contains("cannot reach the balancer at https://lb1.invalid:")),
+        (3, true),
+        "{text}"
+    );
+    // Without a resolver, the command may time out first.
+    assert!(text.contains("cannot resolve the host name lb1.invalid") || text.contains("--wait"), "{text}");
 }
 
 #[test]

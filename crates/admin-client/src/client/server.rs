@@ -3,9 +3,10 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -14,6 +15,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 /// The command-line options that select a running load balancer.
@@ -34,15 +37,15 @@ pub struct Endpoint {
 #[derive(Clone, Debug, Default, Args)]
 pub struct Remote {
     /// Connect to `admin.tcp` of the load balancer on another machine, such as
-    /// https://192.0.2.1:9851
+    /// https://192.0.2.1:9851 or https://lb1.example.net:9851
     #[arg(
         long,
         value_name = "URL",
-        value_parser = address,
+        value_parser = authority,
         requires_all = ["ca", "cert", "cert_key"],
         conflicts_with_all = ["socket", "config"]
     )]
-    pub url: Option<SocketAddr>,
+    pub url: Option<Authority>,
     /// Verify the certificate of the remote load balancer with the CA certificates in this PEM file
     #[arg(long, value_name = "FILE", requires = "url")]
     pub ca: Option<PathBuf>,
@@ -52,26 +55,104 @@ pub struct Remote {
     /// Use the private key in this PEM file for --cert
     #[arg(long, value_name = "FILE", requires = "url")]
     pub cert_key: Option<PathBuf>,
-    /// Expect this name in the certificate of the remote load balancer (default: the address in
+    /// Expect this name in the certificate of the remote load balancer (default: the host in
     /// --url)
     #[arg(long, value_name = "NAME", requires = "url")]
     pub server_name: Option<String>,
 }
 
+/// The host and the port of a load balancer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Authority {
+    /// An IP address or a host name.
+    host: ServerName<'static>,
+    port: u16,
+}
+
+impl fmt::Display for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        match host {
+            ServerName::IpAddress(address) => SocketAddr::new((*address).into(), *port).fmt(f),
+            name => write!(f, "{}:{port}", name.to_str()),
+        }
+    }
+}
+
 /// Parses the URL of `admin.tcp`.
-fn address(url: &str) -> Result<SocketAddr, String> {
-    let address = url.strip_prefix("https://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
-    address.and_then(|address| address.parse().ok()).ok_or_else(|| {
-        "expected https:// with an IP address and a port, such as https://192.0.2.1:9851 or https://[2001:db8::1]:9851"
+fn authority(url: &str) -> Result<Authority, String> {
+    let parse = |text: &str| {
+        if let Ok(address) = text.parse::<SocketAddr>() {
+            return Some(Authority { host: address.ip().into(), port: address.port() });
+        }
+        let (host, port) = text.rsplit_once(':')?;
+        let host = ServerName::try_from(host.to_owned()).ok()?;
+        // An IPv6 address needs brackets.
+        let is_name = matches!(host, ServerName::DnsName(_));
+        Some(Authority { host, port: port.parse().ok()? }).filter(|_| is_name)
+    };
+    let text = url.strip_prefix("https://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
+    text.and_then(parse).ok_or_else(|| {
+        "expected https:// with a host name or an IP address, and a port, such as https://lb1.example.net:9851, \
+         https://192.0.2.1:9851 or https://[2001:db8::1]:9851"
             .to_owned()
     })
 }
+
+impl Authority {
+    /// Opens a TCP connection. The addresses of a host name are tried in the order in which the
+    /// resolver returns them.
+    async fn connect(&self) -> io::Result<TcpStream> {
+        match &self.host {
+            ServerName::IpAddress(address) => {
+                TcpStream::connect(SocketAddr::new((*address).into(), self.port)).await
+            }
+            name => connect_to_any(&resolve(name.to_str().into_owned(), self.port).await?).await,
+        }
+    }
+}
+
+/// Resolves a host name with the resolver of the system.
+async fn resolve(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let (sender, result) = oneshot::channel();
+    let name = host.clone();
+    // The resolver has its own thread, because the runtime would wait for the end of the resolver
+    // even after the response timeout.
+    std::thread::spawn(move || sender.send((name, port).to_socket_addrs().map(Iterator::collect)));
+    let addresses: io::Result<Vec<_>> = result.await.unwrap_or_else(|_| Ok(Vec::new()));
+    match addresses {
+        Ok(addresses) if addresses.is_empty() => {
+            Err(io::Error::other(format!("the host name {host} has no address")))
+        }
+        Ok(addresses) => Ok(addresses),
+        Err(error) => Err(io::Error::other(format!("cannot resolve the host name {host}: {error}"))),
+    }
+}
+
+/// Connects to the first address that accepts the connection. If every address fails, the error
+/// lists all of them.
+async fn connect_to_any(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let mut failures = Vec::new();
+    for (number, address) in (1..).zip(addresses) {
+        // An address that does not respond must not use up the response timeout.
+        let limit = if number < addresses.len() { NEXT_AFTER } else { Duration::MAX };
+        match timeout(limit, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => failures.push(format!("{address}: {error}")),
+            Err(_) => failures.push(format!("{address}: no response")),
+        }
+    }
+    Err(io::Error::other(failures.join("; ")))
+}
+
+/// The time after which the next address is tried.
+const NEXT_AFTER: Duration = Duration::from_secs(2);
 
 /// A load balancer to which a client connects.
 #[derive(Clone)]
 pub(super) enum Server {
     Unix(PathBuf),
-    Tls { address: SocketAddr, name: ServerName<'static>, connector: TlsConnector },
+    Tls { authority: Authority, name: ServerName<'static>, connector: TlsConnector },
 }
 
 /// A connection to the API.
@@ -81,14 +162,14 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Connection for S {}
 
 impl Server {
     /// Reads the certificates and the key of a client.
-    pub(super) fn remote(address: SocketAddr, remote: &Remote) -> anyhow::Result<Self> {
+    pub(super) fn remote(authority: Authority, remote: &Remote) -> anyhow::Result<Self> {
         let (Some(ca), Some(cert), Some(key)) = (&remote.ca, &remote.cert, &remote.cert_key) else {
             bail!("--url needs --ca, --cert and --cert-key");
         };
         let name = match &remote.server_name {
             Some(name) => ServerName::try_from(name.clone())
                 .with_context(|| format!("--server-name {name:?} is neither a host name nor an address"))?,
-            None => ServerName::from(address.ip()),
+            None => authority.host.clone(),
         };
         let mut roots = RootCertStore::empty();
         for certificate in certificates("--ca", ca)? {
@@ -104,15 +185,15 @@ impl Server {
             .with_context(|| {
                 format!("cannot use --cert {} with --cert-key {}", cert.display(), key.display())
             })?;
-        Ok(Self::Tls { address, name, connector: TlsConnector::from(Arc::new(config)) })
+        Ok(Self::Tls { authority, name, connector: TlsConnector::from(Arc::new(config)) })
     }
 
     /// Opens a connection.
     pub(super) async fn connect(&self) -> io::Result<Box<dyn Connection>> {
         Ok(match self {
             Self::Unix(path) => Box::new(UnixStream::connect(path).await?),
-            Self::Tls { address, name, connector } => {
-                let stream = TcpStream::connect(address).await?;
+            Self::Tls { authority, name, connector } => {
+                let stream = authority.connect().await?;
                 Box::new(connector.connect(name.clone(), stream).await?)
             }
         })
@@ -123,7 +204,7 @@ impl Server {
     pub(super) fn host(&self) -> String {
         match self {
             Self::Unix(_) => "localhost".to_owned(),
-            Self::Tls { address, .. } => address.to_string(),
+            Self::Tls { authority, .. } => authority.to_string(),
         }
     }
 }
@@ -132,7 +213,7 @@ impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => path.display().fmt(f),
-            Self::Tls { address, .. } => write!(f, "https://{address}"),
+            Self::Tls { authority, .. } => write!(f, "https://{authority}"),
         }
     }
 }
@@ -159,21 +240,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn url_is_https_with_address_and_port() {
+    fn url_is_https_with_host_and_port() {
         for (url, wanted) in [
+            ("https://lb1:9851", "lb1:9851"),
+            ("https://lb1.example.net:9851/", "lb1.example.net:9851"),
             ("https://192.0.2.1:9851", "192.0.2.1:9851"),
             ("https://[2001:db8::1]:443/", "[2001:db8::1]:443"),
         ] {
-            assert_eq!(address(url).unwrap().to_string(), wanted);
+            assert_eq!(authority(url).unwrap().to_string(), wanted);
         }
         for wrong in [
             "http://192.0.2.1:9851",
             "192.0.2.1:9851",
             "https://192.0.2.1",
-            "https://lb1:9851",
+            "https://lb1",
+            "https://lb1:port",
+            "https://lb 1:9851",
+            "https://192.0.2.300:9851",
+            "https://2001:db8::1:9851",
+            "https://:9851",
             "https://192.0.2.1:9851/v1",
         ] {
-            assert!(address(wrong).unwrap_err().starts_with("expected https://"), "{wrong}");
+            assert!(authority(wrong).unwrap_err().starts_with("expected https://"), "{wrong}");
         }
+    }
+
+    #[tokio::test]
+    async fn addresses_are_tried_in_order() {
+        let listen = async || tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (first, second) = (listen().await, listen().await);
+        let closed = ["[::1]:1".parse().unwrap(), listen().await.local_addr().unwrap()];
+        let open = [first.local_addr().unwrap(), second.local_addr().unwrap()];
+        let stream = connect_to_any(&[&closed[..], &open].concat()).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), open[0]);
+        let why = connect_to_any(&closed).await.unwrap_err().to_string();
+        assert!(closed.iter().all(|address| why.contains(&format!("{address}: "))), "{why}");
     }
 }

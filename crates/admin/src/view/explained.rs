@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 pub struct Explained {
     /// The result for the packet.
     pub verdict: Verdict,
+    /// The reply to the sender, if the packet is rejected.
+    #[serde(default)]
+    pub rejection: Option<Rejection>,
     /// The step that selected the backend.
     pub step: Option<Step>,
     /// The service that the packet matches.
@@ -51,9 +54,46 @@ pub enum Verdict {
     Forward,
     /// A reply is sent to the sender.
     Reply,
+    /// No backend receives the packet, and the sender gets the reply in the field `rejection`.
+    Reject,
     /// The packet is dropped for this reason, such as `no_vip`.
     #[serde(untagged)]
     Drop(String),
+}
+
+/// The reply to a rejected packet. The packet is dropped without a reply if it exceeds the rate
+/// limits of `io.icmp`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Rejection {
+    /// The kind of the reply.
+    pub reply: RejectionReply,
+    /// The reason for which the packet would be dropped otherwise: `no_backend` or `no_vip`.
+    pub reason: String,
+}
+
+/// The kind of the reply to a rejected packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RejectionReply {
+    /// A TCP reset.
+    TcpReset,
+    /// The ICMP error "port unreachable".
+    PortUnreachable,
+    /// The ICMP error "protocol unreachable" over IPv4, or "unrecognized next header" over IPv6.
+    ProtocolUnreachable,
+    /// The ICMP error "host unreachable" over IPv4, or "address unreachable" over IPv6.
+    HostUnreachable,
+}
+
+impl fmt::Display for RejectionReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TcpReset => "a TCP reset",
+            Self::PortUnreachable => "the ICMP error \"port unreachable\"",
+            Self::ProtocolUnreachable => "the ICMP error \"protocol unreachable\"",
+            Self::HostUnreachable => "the ICMP error \"host unreachable\"",
+        })
+    }
 }
 
 /// The step that selected the backend of a packet.
@@ -164,6 +204,10 @@ impl Explained {
         let end = match &self.verdict {
             Verdict::Forward => String::new(),
             Verdict::Reply => "replied to the sender".to_owned(),
+            Verdict::Reject => self.rejection.as_ref().map_or_else(
+                || "rejected".to_owned(),
+                |rejection| format!("rejected as {} with {}", rejection.reason, rejection.reply),
+            ),
             Verdict::Drop(reason) => format!("dropped as {reason}"),
         };
         let parts = [step, backend.unwrap_or_default(), end];

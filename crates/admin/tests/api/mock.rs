@@ -582,19 +582,11 @@ fn where_rows() -> Vec<WhereRow> {
         backend: Some(backend("b1", 1)),
         ..Explained::default()
     };
-    let chosen = WhereRow {
-        thread: 0,
-        generation: 7,
-        tracked: Some(flow()),
-        chosen: Some(backend("b2", 2)),
-        explained: known,
-    };
-    let nobody = WhereRow {
-        thread: 1,
-        generation: 7,
-        tracked: None,
-        chosen: None,
-        explained: Explained { verdict: Verdict::Drop("no_vip".into()), ..Explained::default() },
-    };
-    vec![chosen, nobody]
+    let dropped = Explained { verdict: Verdict::Drop("no_vip".into()), ..Explained::default() };
+    let rejection = Rejection { reply: RejectionReply::TcpReset, reason: "no_backend".into() };
+    let rejected = Explained { verdict: Verdict::Reject, rejection: Some(rejection), ..Explained::default() };
+    let row =
+        |thread, tracked, chosen, explained| WhereRow { thread, generation: 7, tracked, chosen, explained };
+    let first = row(0, Some(flow()), Some(backend("b2", 2)), known);
+    vec![first, row(1, None, None, dropped), row(2, None, None, rejected)]
 }

@@ -3,7 +3,7 @@
 use config_text::{Node, Section};
 use serde::Serialize;
 
-use super::exchange::{Payload, required_port};
+use super::exchange::{Payload, refuse_probe_mtu, required_port};
 use crate::canonical;
 
 /// An agent check: `agent = { port, send, min_weight, max_weight }`.
@@ -27,6 +27,7 @@ pub(super) fn read_agent(mut section: Section<'_>) -> Option<AgentCheck> {
     let send = Payload::read(&mut section);
     let min_weight = section.or("min_weight", 10, |node| tens(&node, 10, 100));
     let max_weight = section.or("max_weight", 100, |node| tens(&node, 100, 200));
+    refuse_probe_mtu(&mut section, "agents expect no request, or a short one");
     section.finish();
     Some(AgentCheck { port: port?, send, min_weight, max_weight })
 }

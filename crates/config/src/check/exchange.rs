@@ -216,6 +216,7 @@ pub(super) fn read_tcp(mut section: Section<'_>) -> Option<TcpCheck> {
         let message = format!("{} sends a payload, but expects no response", section.place().field.table());
         section.report.absent(&section.place(), (message, help));
     }
+    refuse_probe_mtu(&mut section, UNKNOWN_PROTOCOL);
     section.finish();
     Some(TcpCheck { port: port?, send, expect })
 }
@@ -227,12 +228,21 @@ pub(super) fn read_udp(mut section: Section<'_>) -> Option<UdpCheck> {
         section.lacks("send", "a UDP check sends a datagram: write its content as send or as send_hex");
     }
     let expect = Expect::read(&mut section);
+    refuse_probe_mtu(&mut section, UNKNOWN_PROTOCOL);
     section.finish();
     Some(UdpCheck { port: port?, send: send?, expect })
 }
 
+const UNKNOWN_PROTOCOL: &str = "a payload of an unknown protocol cannot be padded";
+
 pub(super) fn required_port(section: &mut Section<'_>) -> Option<u16> {
     section.required("port", "a port from 1 to 65535").and_then(|node| node.number(1..=u16::MAX))
+}
+
+/// Reports the key `probe_mtu` in a check of a kind that cannot send requests of full size.
+pub(super) fn refuse_probe_mtu(section: &mut Section<'_>, why: &str) {
+    let help = format!("{why}; checks of the kinds http, https, grpc, dns and memcached have this key");
+    section.refuse("probe_mtu", ("this kind of check has no \"probe_mtu\"", help));
 }
 
 /// Returns the only key that is present, with its value. If several keys are present, reports every

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use config_text::{Expected, Node, Section};
 use serde::Serialize;
 
+use super::exchange::refuse_probe_mtu;
+
 /// An exec check: `exec = { program, arguments, port }`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct ExecCheck {
@@ -33,6 +35,7 @@ pub(super) fn read_exec(mut section: Section<'_>, socket: Option<&Arc<Path>>) ->
                     health.exec_socket = \"/run/sluicegate-checks.sock\"";
         section.report.error(&section.place(), ("exec checks are not allowed", help));
     }
+    refuse_probe_mtu(&mut section, "the program sends its own packets");
     section.finish();
     Some(ExecCheck { program: program?, arguments: arguments?, port, socket: Arc::clone(socket?) })
 }

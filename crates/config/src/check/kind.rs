@@ -17,7 +17,7 @@ use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
 use super::agent::{AgentCheck, read_agent};
-use super::exchange::{TcpCheck, UdpCheck, read_tcp, read_udp, required_port};
+use super::exchange::{TcpCheck, UdpCheck, read_tcp, read_udp, refuse_probe_mtu, required_port};
 use super::exec::{ExecCheck, read_exec};
 use super::tls::Tls;
 use crate::canonical;
@@ -161,8 +161,8 @@ pub struct HttpCheck {
     pub probe_mtu: bool,
 }
 
-/// A gRPC check: `grpc = { port, service, tls }`. With `tls = true` the table also has the keys of
-/// [`Tls`].
+/// A gRPC check: `grpc = { port, service, tls, probe_mtu }`. With `tls = true` the table also has
+/// the keys of [`Tls`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct GrpcCheck {
     /// The port. Required.
@@ -172,9 +172,11 @@ pub struct GrpcCheck {
     /// The TLS settings. Default: no TLS.
     #[serde(flatten)]
     pub tls: Option<Tls>,
+    /// `true` if the request is padded to at least one packet of full size. Default: `false`.
+    pub probe_mtu: bool,
 }
 
-/// A DNS check over UDP: `dns = { port, name, record }`.
+/// A DNS check over UDP: `dns = { port, name, record, probe_mtu }`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct DnsCheck {
     /// The port. Default: 53.
@@ -184,15 +186,19 @@ pub struct DnsCheck {
     /// The record type to query. The reply must have the code NOERROR and at least one record of
     /// this type. Default: [`DnsRecord::A`].
     pub record: DnsRecord,
+    /// `true` if a query in a packet of full size follows. Default: `false`.
+    pub probe_mtu: bool,
 }
 
-/// A memcached check: `memcached = { port, transport }`.
+/// A memcached check: `memcached = { port, transport, probe_mtu }`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct MemcachedCheck {
     /// The port. Default: 11211.
     pub port: u16,
     /// The transport protocol. Default: [`Transport::Tcp`].
     pub transport: Transport,
+    /// `true` if the request also fills a packet of full size. Default: `false`.
+    pub probe_mtu: bool,
 }
 
 /// The transport protocol of a memcached check. Memcached disables UDP by default, so a server may
@@ -273,13 +279,15 @@ fn read_memcached(mut section: Section<'_>) -> MemcachedCheck {
     let port = section.or("port", 11_211, |node| node.number(1..=u16::MAX));
     let words = [("tcp", Transport::Tcp), ("udp", Transport::Udp)];
     let transport = section.or("transport", Transport::Tcp, |node| node.choice(&words));
+    let probe_mtu = section.or("probe_mtu", false, |node| node.boolean());
     section.finish();
-    MemcachedCheck { port, transport }
+    MemcachedCheck { port, transport, probe_mtu }
 }
 
 fn read_ntp(mut section: Section<'_>) -> NtpCheck {
     let port = section.or("port", 123, |node| node.number(1..=u16::MAX));
     let max_stratum = section.or("max_stratum", 15, |node| node.number(1..=15));
+    refuse_probe_mtu(&mut section, "many NTP servers ignore requests of full size");
     section.finish();
     NtpCheck { port, max_stratum }
 }
@@ -343,20 +351,22 @@ fn read_grpc(mut section: Section<'_>, outside: &Outside<'_>) -> Option<GrpcChec
     if !encrypted {
         Tls::refuse(&mut section);
     }
+    let probe_mtu = section.or("probe_mtu", false, |node| node.boolean());
     section.finish();
     let tls = match tls {
         Some(tls) => Some(tls?),
         None => None,
     };
-    Some(GrpcCheck { port: port?, service, tls })
+    Some(GrpcCheck { port: port?, service, tls, probe_mtu })
 }
 
 fn read_dns(mut section: Section<'_>) -> Option<DnsCheck> {
     let port = section.or("port", 53, |node| node.number(1..=u16::MAX));
     let name = section.required("name", NAME).and_then(|node| node.parse(NAME, dns_name));
     let record = section.or("record", DnsRecord::A, |node| node.choice(&DnsRecord::WORDS));
+    let probe_mtu = section.or("probe_mtu", false, |node| node.boolean());
     section.finish();
-    Some(DnsCheck { port, name: name?, record })
+    Some(DnsCheck { port, name: name?, record, probe_mtu })
 }
 
 /// Reads a string for which `good` returns `true`.

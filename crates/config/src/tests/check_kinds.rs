@@ -443,6 +443,22 @@ fn agent_keys_are_checked() {
 }
 
 #[test]
+fn kinds_without_full_size_requests_say_why() {
+    for (kind, why) in [
+        ("tcp = { port = 1,", "a payload of an unknown protocol cannot be padded"),
+        ("udp = { port = 1, send = \"x\",", "a payload of an unknown protocol cannot be padded"),
+        ("ntp = {", "many NTP servers ignore requests of full size"),
+        ("agent = { port = 1,", "agents expect no request, or a short one"),
+        ("exec = { program = \"p\",", "the program sends its own packets"),
+    ] {
+        let body = format!("{kind} probe_mtu = true }}\n[health]\nexec_socket = \"/run/checks.sock\"");
+        let field = format!("{}.probe_mtu", kind.split(' ').next().unwrap());
+        let help = format!("{why}; checks of the kinds http, https, grpc, dns and memcached have this key");
+        refused(&[(&body, &[(&field, "this kind of check has no \"probe_mtu\"", &help)])]);
+    }
+}
+
+#[test]
 fn exec_checks_need_permission_and_a_plain_program_name() {
     let allowed = "\n[health]\nexec_socket = \"/run/checks.sock\"";
     let bad = |name: &str| {

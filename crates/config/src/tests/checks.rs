@@ -73,9 +73,14 @@ fn every_kind_has_its_defaults() {
     assert!(matches!(&check.kind, CheckKind::Grpc(grpc) if grpc.service.is_empty() && grpc.tls.is_none()));
     let check = the_check("dns = { name = \"www.example.\" }");
     let CheckKind::Dns(dns) = &check.kind else { panic!("{check:?}") };
+    assert!(!dns.probe_mtu);
     assert_eq!((dns.port, &*dns.name, dns.record), (53, "www.example", DnsRecord::A));
     let check = the_check("memcached = {}");
     assert!(matches!(&check.kind, CheckKind::Memcached(memcached) if memcached.port == 11_211));
+    for kind in ["grpc = { port = 1,", "dns = { name = \".\",", "memcached = {", "http = {"] {
+        let check = the_check(&format!("{kind} probe_mtu = true }}"));
+        assert_eq!(serde_json::to_value(&check.kind).unwrap()[check.kind.word()]["probe_mtu"], true);
+    }
     let check = the_check("memcached = { transport = \"udp\" }");
     assert!(matches!(&check.kind, CheckKind::Memcached(memcached) if memcached.transport == Transport::Udp));
     let check = the_check("ntp = {}");

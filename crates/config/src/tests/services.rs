@@ -516,7 +516,7 @@ fn sections_that_nothing_uses_are_warned_of() {
                 Severity::Warning,
                 Some(9),
                 "pool.a",
-                "all backends of pool \"a\" have weight 0, so its packets are dropped"
+                "all backends of pool \"a\" have weight 0, so none of them gets packets"
             ),
             (Severity::Warning, Some(9), "pool.a", "pool \"a\" is not used by any VIP"),
         ]

@@ -4,11 +4,11 @@
 //! state of its slot becomes `Down`, and its flows move to other backends. [`Plan`] therefore
 //! contains the targets of these pool members, although the configuration does not.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use compile::{Index, SlotKey, Views};
+use compile::{Compiler, Index, SlotKey, Views};
 use config::{Config, Machine};
 use forwarder::{SlotId, SlotState};
 
@@ -70,6 +70,14 @@ impl Controller {
     /// with their slots.
     pub fn leaving(&self) -> impl Iterator<Item = (&SlotKey, SlotId)> {
         self.plan.leaving.iter().map(|(key, slot)| (key, *slot))
+    }
+
+    /// Returns the names of the removed backends that may still have flows. A backend that is down
+    /// has none, because its flows move to other backends.
+    pub fn removed_with_flows(&self) -> BTreeSet<&str> {
+        let draining = self.compiler.iter().flat_map(Compiler::draining);
+        let alive = draining.filter(|(key, _)| self.runtime_state.state(key) != SlotState::Down);
+        alive.map(|(key, _)| &*key.backend).collect()
     }
 
     /// Returns the slot of a pool member, and its state.

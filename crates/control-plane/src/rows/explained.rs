@@ -1,9 +1,10 @@
 //! Converts an [`Explanation`] of a packet decision to the form shown by `where` and the tracer, in
 //! which names replace IDs.
 
-use admin::view::{self, Explained, Hashed, Verdict, WhereBackend};
+use admin::view::{self, Explained, Hashed, RejectionReply, Verdict, WhereBackend};
 use forwarder::{
-    Explanation, Flow, Forwarding, HashPolicy, Outcome, Placement, PoolTable, Service, Slot, Snapshot, Step,
+    Explanation, Flow, Forwarding, HashPolicy, Outcome, Placement, PoolTable, Rejection, Service, Slot,
+    Snapshot, Step,
 };
 use packet::Encapsulation;
 
@@ -24,7 +25,14 @@ pub fn explained(explanation: &Explanation, snapshot: &Snapshot) -> Explained {
         verdict: match explanation.outcome {
             Outcome::Forward => Verdict::Forward,
             Outcome::Reply => Verdict::Reply,
+            Outcome::Reject(..) => Verdict::Reject,
             Outcome::Drop(reason) => Verdict::Drop(reason.name().to_owned()),
+        },
+        rejection: match explanation.outcome {
+            Outcome::Reject(reason, rejection) => {
+                Some(view::Rejection { reply: reply_shown(rejection), reason: reason.name().to_owned() })
+            }
+            _ => None,
         },
         step: explanation.step.map(step_shown),
         service: service.map(|service| service.name.to_string()),
@@ -88,6 +96,15 @@ fn step_shown(step: Step) -> view::Step {
         Step::Remote => view::Step::Remote,
         Step::FragmentTable => view::Step::FragmentTable,
         Step::Redirect => view::Step::Redirect,
+    }
+}
+
+fn reply_shown(rejection: Rejection) -> RejectionReply {
+    match rejection {
+        Rejection::Reset => RejectionReply::TcpReset,
+        Rejection::Port => RejectionReply::PortUnreachable,
+        Rejection::Protocol => RejectionReply::ProtocolUnreachable,
+        Rejection::Host => RejectionReply::HostUnreachable,
     }
 }
 

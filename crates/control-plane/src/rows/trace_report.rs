@@ -149,7 +149,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use admin::view::{Encapsulation, Hashed, Step, Verdict, WhereBackend};
+    use admin::view::{Encapsulation, Hashed, Rejection, RejectionReply, Step, Verdict, WhereBackend};
 
     fn key() -> TraceKey {
         TraceKey::derive(&HashKey::new([5; 16]))
@@ -175,6 +175,7 @@ mod tests {
             opened: Some(Opened::UpstreamTunnel),
             explained: Explained {
                 verdict: Verdict::Drop("fragment_datagram_full".to_owned()),
+                rejection: None,
                 step: Some(Step::FragmentTable),
                 service: Some("s".repeat(NAME_CHARS)),
                 pool: Some(name.clone()),
@@ -236,6 +237,9 @@ mod tests {
         );
         let dropped = Explained { verdict: Verdict::Drop("no_vip".to_owned()), ..Explained::default() };
         assert_eq!(dropped.sentence(), "dropped as no_vip");
+        let rejection = Some(Rejection { reply: RejectionReply::TcpReset, reason: "no_vip".to_owned() });
+        let rejected = Explained { verdict: Verdict::Reject, rejection, ..Explained::default() };
+        assert_eq!(rejected.sentence(), "rejected as no_vip with a TCP reset");
     }
 
     proptest! {

@@ -23,11 +23,14 @@ fn removed_backend_is_checked_until_its_drain_ends() {
         bed.settle(1);
         bed.job(Some(config(&text(2))), 10);
         assert_eq!((gone(&bed), bed.targets("web-3").len()), (vec![SlotState::Draining], 1), "{checks}");
+        let with_flows = |bed: &Bed| bed.controller.removed_with_flows().into_iter().collect::<String>();
+        assert_eq!(with_flows(&bed), "web-3");
         let watched = bed.controller.watched();
         assert!(watched.iter().all(|one| one.slot.is_some() == one.key.through.is_some()), "{watched:?}");
 
         bed.say("web-3", HealthState::Down, 11);
         assert_eq!(gone(&bed), [SlotState::Down], "its flows move");
+        assert_eq!(with_flows(&bed), "", "an upgrade loses nothing");
         assert_eq!(rows(&bed, "web-3"), [admin::view::BackendState::Down]);
         let (totals, down) = bed.controller.state_totals(&bed.live);
         assert_eq!((totals.draining, totals.down, down), (0, 1, vec!["web-3 (removed)".to_owned()]));
@@ -35,7 +38,7 @@ fn removed_backend_is_checked_until_its_drain_ends() {
         bed.job(Some(config(&text(2))), 12);
         assert_eq!(gone(&bed), [SlotState::Down], "another reload keeps the health state");
         bed.say("web-3", HealthState::Up, 13);
-        assert_eq!(gone(&bed), [SlotState::Draining]);
+        assert_eq!((gone(&bed), with_flows(&bed)), (vec![SlotState::Draining], "web-3".to_owned()));
         bed.say("web-3", HealthState::Down, 14);
 
         bed.tick(69);

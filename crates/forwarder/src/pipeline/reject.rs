@@ -16,10 +16,9 @@ use packet::{
 };
 
 use super::Core;
-use super::icmp::has_ports;
 use super::refusal::Answer;
 use super::state::Batch;
-use crate::{DropReason, Flow, Packet, Snapshot, Verdict};
+use crate::{DropReason, Flow, Packet, Rejection, Snapshot, Verdict};
 
 impl Core {
     /// Counts a dropped packet, or replies to it if its VIP rejects packets that are dropped for
@@ -47,14 +46,12 @@ impl Core {
     fn reject(&mut self, batch: &Batch<'_>, packet: &mut Packet<'_>, reason: DropReason) -> Option<Verdict> {
         let parsed = &parse(packet.frame()).ok()?;
         let flow = Flow::of(packet.frame(), parsed);
-        if !is_rejected(batch.snapshot, parsed, &flow, reason) {
-            return None;
-        }
+        let rejection = rejection(batch.snapshot, parsed, &flow, reason)?;
         // Floods of packets that get no reply must be cheap, and must not use up the rate limits.
         if !may_answer(packet.frame(), parsed) || !self.could_reject(batch, &flow.source) {
             return None;
         }
-        let verdict = if parsed.protocol == protocol::TCP {
+        let verdict = if rejection == Rejection::Reset {
             let length = write_tcp_reset(packet.frame_mut(), parsed)?;
             let _ = self.may_reject(batch, &flow.source);
             packet.set_bounds(packet.start(), packet.start() + length);
@@ -66,7 +63,7 @@ impl Core {
             if parsed.protocol == protocol::UDP && is_whole && !udp_checksum_ok(packet.frame(), parsed) {
                 return None;
             }
-            let kind = unreachable(packet.frame(), parsed, reason);
+            let kind = icmp_error(rejection, packet.frame(), parsed)?;
             let source = flow.addresses().1;
             let verdict = self.answer(batch, packet, parsed, Answer { kind, source })?;
             self.counters.unreachables_sent.add(1);
@@ -80,35 +77,27 @@ impl Core {
     }
 }
 
-/// Returns `true` if the VIP of a packet rejects packets that are dropped for `reason`, and the
-/// packet is not a reset, a fragment of a TCP segment, an IPv6 packet without content or an IPv6
-/// packet with IPv4-mapped addresses.
-fn is_rejected(snapshot: &Snapshot, parsed: &Parsed, flow: &Flow, reason: DropReason) -> bool {
+/// Returns the reply to a packet that is dropped for `reason`, or `None` if its VIP does not reject
+/// it. A reset, a fragment of a TCP segment and an IPv6 packet with IPv4-mapped addresses get no
+/// reply.
+fn rejection(snapshot: &Snapshot, parsed: &Parsed, flow: &Flow, reason: DropReason) -> Option<Rejection> {
     let is_mapped = parsed.family == Family::V6 && flow.is_v4();
     let is_unanswerable_tcp = parsed.protocol == protocol::TCP
         && (parsed.tcp_flags & protocol::TCP_RST != 0 || parsed.fragment != Fragment::None);
-    //= RFC 8200 §4.7
-    //# The value 59 in the Next Header field of an IPv6 header or any extension header indicates
-    //# that there is nothing following that header.
-    let is_empty = parsed.family == Family::V6 && parsed.protocol == protocol::NO_NEXT_HEADER;
-    !is_mapped && !is_unanswerable_tcp && !is_empty && snapshot.rejects(flow, reason)
+    if is_mapped || is_unanswerable_tcp { None } else { snapshot.rejection(flow, reason) }
 }
 
-/// Returns the kind of the ICMP error for a rejected packet.
-fn unreachable(frame: &[u8], parsed: &Parsed, reason: DropReason) -> IcmpErrorKind {
-    let is_sctp = parsed.protocol == protocol::SCTP;
-    let code = match (parsed.family, reason) {
-        // An SCTP endpoint ignores errors that are not about an unknown protocol (RFC 9260 §10).
-        (Family::V4, _) if is_sctp => 2,
-        (Family::V6, _) if is_sctp => return unrecognized(frame, parsed),
-        (Family::V4, _) if has_ports(parsed.protocol) => 3,
-        (Family::V6, _) if has_ports(parsed.protocol) => 4,
-        (Family::V4, DropReason::NoBackend) => 1,
-        (Family::V6, DropReason::NoBackend) => 3,
-        (Family::V4, _) => 2,
-        (Family::V6, _) => return unrecognized(frame, parsed),
+/// Returns the ICMP error of a rejection, or `None` for a reset.
+fn icmp_error(rejection: Rejection, frame: &[u8], parsed: &Parsed) -> Option<IcmpErrorKind> {
+    let code = match (rejection, parsed.family) {
+        (Rejection::Reset, _) => return None,
+        (Rejection::Host, Family::V4) => 1,
+        (Rejection::Protocol, Family::V4) => 2,
+        (Rejection::Port, Family::V4) | (Rejection::Host, Family::V6) => 3,
+        (Rejection::Port, Family::V6) => 4,
+        (Rejection::Protocol, Family::V6) => return Some(unrecognized(frame, parsed)),
     };
-    IcmpErrorKind::Unreachable { code }
+    Some(IcmpErrorKind::Unreachable { code })
 }
 
 fn unrecognized(frame: &[u8], parsed: &Parsed) -> IcmpErrorKind {

@@ -149,6 +149,25 @@ impl Case {
         wanted && may_reply && !is_silent
     }
 
+    /// Returns the outcome that the `where` command predicts for the flow. It ignores everything
+    /// that only this packet has.
+    fn prediction(&self) -> Outcome {
+        let of_packet = [Flaw::HeaderChecksum, Flaw::Checksum, Flaw::GroupMac].map(Some);
+        let flaw = self.flaw.filter(|_| !of_packet.contains(&self.flaw));
+        let sound = Case { flags: "S", flaw, ..self.clone() };
+        let Some(reason) = self.reason() else { return Outcome::Forward };
+        if !sound.is_rejected() {
+            return Outcome::Drop(reason);
+        }
+        let reply = match self.error() {
+            _ if self.protocol == 6 => Rejection::Reset,
+            (3, 3, _) | (1, 4, _) => Rejection::Port,
+            (3, 2, _) | (4, 1, _) => Rejection::Protocol,
+            _ => Rejection::Host,
+        };
+        Outcome::Reject(reason, reply)
+    }
+
     /// Returns the type, the code and the word after the checksum of the ICMP error.
     fn error(&self) -> (u8, u8, u32) {
         let has_ports = matches!(self.protocol, 17 | 136);
@@ -222,6 +241,8 @@ proptest! {
     fn packet_without_backend_is_rejected_by_the_rules(case in case()) {
         let mut bed = bed(&case);
         let sent = case.frame();
+        let flow = Flow::of(&sent, &packet::parse(&sent).unwrap());
+        prop_assert_eq!(bed.live.current().explain(&flow, None).outcome, case.prediction());
         let (verdict, out) = bed.send(60, &sent);
         let counters = [
             &bed.counters.resets_sent,
@@ -275,6 +296,9 @@ fn keyed_request_without_backend_is_rejected() {
         assert_eq!(verdict, Verdict::Reply);
         let (kind, code, _, source, ..) = read_error(&out);
         assert_eq!(((kind, code), source), (expected, ip(vip)));
+        let flow = Flow::new((ip(client), 40_000), (ip(vip), PORT), 17).unwrap();
+        let predicted = bed.live.current().explain_key(&flow, b"k1").outcome;
+        assert_eq!(predicted, Outcome::Reject(DropReason::NoBackend, Rejection::Port));
     }
 }
 

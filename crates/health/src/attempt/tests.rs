@@ -37,7 +37,7 @@ async fn a_port_that_nobody_listens_on_refuses() {
     };
     for kind in [
         tcp(port),
-        CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Tcp }),
+        CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Tcp, probe_mtu: false }),
         CheckKind::Http(http),
     ] {
         assert_eq!(words(&kind).await, "connection refused");
@@ -135,7 +135,7 @@ async fn a_dropped_attempt_resets_its_connection_at_once() {
     .await;
     // The server reads the request and sends no response, so the attempt waits. Dropping the
     // attempt must reset the connection.
-    let kind = CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Tcp });
+    let kind = CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Tcp, probe_mtu: false });
     assert!(super::super::hostile::waits(&kind).await);
     assert!(was_closed.try_recv().is_err(), "the connection was closed gracefully");
 }

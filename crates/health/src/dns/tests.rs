@@ -2,12 +2,12 @@
 
 use proptest::prelude::*;
 
-use super::super::hostile::{ask, datagrams, nobody, waits, words};
+use super::super::hostile::{ask, datagrams, nobody, recorded, waits, words};
 use super::*;
 use config::CheckKind;
 
 fn kind(port: u16, record: DnsRecord) -> CheckKind {
-    CheckKind::Dns(DnsCheck { port, name: "www.example.org".into(), record })
+    CheckKind::Dns(DnsCheck { port, name: "www.example.org".into(), record, probe_mtu: false })
 }
 
 /// Encodes a response to `query` with these encoded records after the question.
@@ -263,4 +263,45 @@ fn points_ahead_or_into_the_header(bytes: &[u8], start: usize) -> bool {
             at += first + 1;
         }
     }
+}
+
+/// A query with a random ID that fills a packet, for a server whose loopback interface has an MTU
+/// of at least 1,280 bytes.
+#[tokio::test]
+async fn padded_query_fills_a_packet_and_any_response_to_it_passes() {
+    let padded = |port| {
+        let name = "www.example.org".into();
+        CheckKind::Dns(DnsCheck { port, name, record: DnsRecord::A, probe_mtu: true })
+    };
+    let (seen, mut queries) = tokio::sync::mpsc::unbounded_channel();
+    let port = datagrams(move |query| {
+        seen.send(query.to_vec()).unwrap();
+        if query.len() < 512 {
+            return vec![answer(query, GOOD, &[a()])];
+        }
+        // A server that reads at most 512 bytes reports a format error.
+        vec![[&query[..2], &[0x81, 0x81, 0, 0, 0, 0, 0, 0, 0, 0]].concat()]
+    })
+    .await;
+    assert_eq!(ask(&padded(port)).await, Ok(()));
+    let short = queries.recv().await.unwrap();
+    let long = queries.recv().await.unwrap();
+    assert!(long.len() > 1_200, "{} bytes", long.len());
+    assert_eq!((&long[2..11], long[11], &long[12..short.len()]), (&short[2..11], 1, &short[12..]));
+    let (opt, padding) = long[short.len()..].split_at(15);
+    let length = |bytes: &[u8]| usize::from(u16::from_be_bytes([bytes[0], bytes[1]]));
+    assert_eq!(opt[..9], [0, 0, 41, 0x04, 0xd0, 0, 0, 0, 0]);
+    assert_eq!((length(&opt[9..11]), length(&opt[13..])), (padding.len() + 4, padding.len()));
+    assert!(opt[11..13] == [0, 12] && padding.iter().all(|byte| *byte == 0));
+
+    // A query with the ID is no response to it.
+    let lossy = |query: &[u8]| {
+        let short = query.len() < 512;
+        vec![if short { answer(query, GOOD, &[a()]) } else { query[..12].to_vec() }]
+    };
+    let why = recorded(&padded(datagrams(lossy).await)).await;
+    assert!(why.to_string().starts_with("answered, but no answer to a full-size packet with "), "{why}");
+    assert_eq!(why.reason(), "no_answer");
+    let failing = datagrams(|query| vec![answer(query, [0x81, 0x82], &[])]).await;
+    assert_eq!(words(&padded(failing)).await, "DNS response code SERVFAIL, expected NOERROR");
 }

@@ -43,7 +43,7 @@ fn tcp(port: u16, backend: &str, pool: &str) -> Watched {
 
 /// Returns a target that never responds. `name` makes the target unique.
 fn mute(port: u16, name: &str, timeout: Duration) -> Watched {
-    let kind = CheckKind::Dns(DnsCheck { port, name: name.into(), record: DnsRecord::A });
+    let kind = CheckKind::Dns(DnsCheck { port, name: name.into(), record: DnsRecord::A, probe_mtu: false });
     watched(check(kind, timeout), name, &["p", "q"])
 }
 

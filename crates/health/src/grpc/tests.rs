@@ -4,16 +4,17 @@ use bytes::Bytes;
 use h2::server;
 use hyper::{HeaderMap, Response};
 use proptest::prelude::*;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 
-use super::super::hostile::{ask, say, serve, silent, waits, words};
+use super::super::hostile::{ask, recorded, say, serve, silent, waits, words};
 use super::super::tls::tests::Authority;
 use super::*;
 use config::{CheckKind, Tls};
 
 fn kind(port: u16, service: &str, tls: Option<Tls>) -> CheckKind {
-    CheckKind::Grpc(GrpcCheck { port, service: service.into(), tls })
+    CheckKind::Grpc(GrpcCheck { port, service: service.into(), tls, probe_mtu: false })
 }
 
 /// The scripted response from a server.
@@ -90,6 +91,44 @@ async fn serving_passes_with_and_without_tls() {
 }
 
 #[tokio::test]
+async fn padded_request_fills_a_packet_and_its_loss_has_words() {
+    let padded =
+        |port| CheckKind::Grpc(GrpcCheck { port, service: "web".into(), tls: None, probe_mtu: true });
+    let (seen, mut lengths) = tokio::sync::mpsc::unbounded_channel();
+    let port = serve(move |stream| {
+        let seen = seen.clone();
+        async move {
+            let segment = SockRef::from(&stream).tcp_mss()? as usize;
+            let mut connection = server::handshake(stream).await.map_err(std::io::Error::other)?;
+            while let Some(Ok((request, mut respond))) = connection.accept().await {
+                let seen = seen.clone();
+                tokio::spawn(async move {
+                    let (mut body, mut length) = (request.into_body(), 0);
+                    while let Some(Ok(data)) = body.data().await {
+                        length += data.len();
+                        body.flow_control().release_capacity(data.len()).unwrap();
+                    }
+                    seen.send((length, segment)).unwrap();
+                    let mut reply = respond.send_response(Response::new(()), false).unwrap();
+                    reply.send_data(Bytes::from_static(&[0, 0, 0, 0, 2, 8, 1]), false).unwrap();
+                    let trailers = [("grpc-status".parse().unwrap(), "0".parse().unwrap())];
+                    reply.send_trailers(HeaderMap::from_iter(trailers)).unwrap();
+                });
+            }
+            Ok(())
+        }
+    })
+    .await;
+    assert_eq!(ask(&padded(port)).await, Ok(()));
+    let (length, segment) = lengths.recv().await.unwrap();
+    // On the loopback interface, the two ends may have slightly different segments.
+    assert!(length * 10 >= segment * 9, "{length} bytes, {segment} per segment");
+
+    let why = recorded(&padded(silent().await)).await;
+    assert!(why.to_string().starts_with("connected, but no answer to a full-size packet"), "{why}");
+}
+
+#[tokio::test]
 async fn other_answers_fail_with_their_reason() {
     let broken = "gRPC response is not a health status";
     let status = |code| Script { grpc_status: Some(code), ..says(&[]) };
@@ -128,11 +167,12 @@ async fn other_protocol_fails_and_silent_server_is_waited_for() {
 
 #[test]
 fn a_question_is_laid_out_as_protocol_buffers_say() {
-    assert_eq!(question("")[..], [0, 0, 0, 0, 0]);
-    assert_eq!(question("web")[..], *b"\0\0\0\0\x05\x0a\x03web");
-    let long = question(&"x".repeat(300));
+    assert_eq!(question("", 0)[..], [0, 0, 0, 0, 0]);
+    assert_eq!(question("web", 0)[..], *b"\0\0\0\0\x05\x0a\x03web");
+    let long = question(&"x".repeat(300), 0);
     assert_eq!(long[..8], [0, 0, 0, 1, 0x2f, 0x0a, 0xac, 0x02]);
     assert_eq!(long.len(), 5 + 3 + 300);
+    assert_eq!(question("web", 3)[..], *b"\0\0\0\0\x0a\x0a\x03web\x7a\x03\0\0\0");
 }
 
 #[test]

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 
-use super::super::hostile::{HERE, ask, say, serve, silent, waits, words};
+use super::super::hostile::{ask, recorded, say, serve, silent, waits, words};
 use super::*;
 use config::CheckKind;
 
@@ -263,11 +263,7 @@ async fn padded_request_fills_a_packet_and_its_loss_has_words() {
     let (length, segment) = requests.recv().await.unwrap();
     assert!(u32::try_from(length).unwrap() >= segment, "{length} bytes, {segment} per segment");
 
-    let interim = Interim::default();
-    let kind = padded(super::super::hostile::silent().await);
-    let attempt = super::super::attempt(&kind, HERE, &Dialer::Direct, &interim);
-    assert!(tokio::time::timeout(Duration::from_millis(200), attempt).await.is_err());
-    let why = interim.expired().unwrap_err();
+    let why = recorded(&padded(silent().await)).await;
     assert!(why.to_string().starts_with("connected, but no answer to a full-size packet"), "{why}");
     assert_eq!(why.reason(), "no_answer");
 }

@@ -1,17 +1,18 @@
 //! Tests of `memcached`.
 
 use proptest::prelude::*;
+use socket2::SockRef;
 
-use super::super::hostile::{ask, datagrams, say, serve, silent, waits, words};
+use super::super::hostile::{ask, datagrams, recorded, say, serve, silent, waits, words};
 use super::*;
 use config::CheckKind;
 
 fn kind(port: u16) -> CheckKind {
-    CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Tcp })
+    CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Tcp, probe_mtu: false })
 }
 
 fn by_datagram(port: u16) -> CheckKind {
-    CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Udp })
+    CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Udp, probe_mtu: false })
 }
 
 /// Encodes a response of memcached 1.6. The response has the UDP frame header of the request and
@@ -142,4 +143,43 @@ async fn a_server_is_empty_when_it_says_ok_and_nothing_else() {
         assert!(words.ends_with("expected \"OK\""), "{other:?}: {words}");
     }
     assert_eq!(flushed("OK").await.unwrap_err(), Failure::Closed.to_string());
+}
+
+#[tokio::test]
+async fn padded_commands_fill_a_packet_and_their_loss_has_words() {
+    let padded = |port, transport| CheckKind::Memcached(MemcachedCheck { port, transport, probe_mtu: true });
+    let port = serve(|mut stream| async move {
+        let segment = SockRef::from(&stream).tcp_mss()? as usize;
+        let mut received = Vec::new();
+        // On the loopback interface, the two ends may have slightly different segments.
+        while received.len() * 10 < segment * 9 {
+            stream.read_buf(&mut received).await?;
+        }
+        assert!(received.chunks(9).all(|line| b"version\r\n".starts_with(line)));
+        stream.write_all(b"VERSION 1.6.38\r\nVERSION").await?;
+        stream.read_to_end(&mut received).await.map(drop)
+    })
+    .await;
+    assert_eq!(ask(&padded(port, Transport::Tcp)).await, Ok(()));
+    let why = recorded(&padded(silent().await, Transport::Tcp)).await;
+    assert!(why.to_string().starts_with("connected, but no answer to a full-size packet"), "{why}");
+
+    let (seen, mut lengths) = tokio::sync::mpsc::unbounded_channel();
+    let port = datagrams(move |request| {
+        seen.send(request.len()).unwrap();
+        assert_eq!(&request[2..15], b"\0\0\0\x01\0\0version");
+        assert_eq!(request[15..].trim_ascii_start(), b"");
+        vec![[&request[..8], b"VERSION 1.6.38\r\n"].concat()]
+    })
+    .await;
+    assert_eq!(ask(&padded(port, Transport::Udp)).await, Ok(()));
+    assert_eq!(lengths.recv().await, Some(17));
+    assert!(lengths.recv().await.unwrap() > 1_200);
+    // The second datagram is lost.
+    let port = datagrams(|request| match request.len() {
+        17 => vec![answer(request, "VERSION 1.6.38\r\n"); 2],
+        _ => vec![],
+    });
+    let why = recorded(&padded(port.await, Transport::Udp)).await;
+    assert!(why.to_string().starts_with("answered, but no answer to a full-size packet"), "{why}");
 }

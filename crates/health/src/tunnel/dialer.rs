@@ -44,7 +44,8 @@ impl TunnelDialer {
     /// - `AddrNotAvailable`: this machine has no address in the family of the VIP.
     /// - `HostUnreachable`: the TUN device is down.
     pub async fn tcp(&self, peer: SocketAddr) -> io::Result<TcpStream> {
-        let (own, mss) = (self.own()?, self.mss()?);
+        let own = self.own()?;
+        let mss = mss(self.mtu()?, own.is_ipv4());
         let socket = if own.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         let options = SockRef::from(&socket);
         options.set_mark(self.shared.mark)?;
@@ -62,7 +63,7 @@ impl TunnelDialer {
     /// Returns the errors of [`TunnelDialer::tcp`].
     pub async fn udp(&self, peer: SocketAddr) -> io::Result<UdpSocket> {
         let own = self.own()?;
-        self.mss()?; // This call only checks that the slot is in use.
+        self.mtu()?; // This call only checks that the slot is in use.
         let socket = Socket::new(Domain::for_address((own, 0).into()), Type::DGRAM, None)?;
         socket.set_nonblocking(true)?;
         socket.set_mark(self.shared.mark)?;
@@ -86,16 +87,17 @@ impl TunnelDialer {
         self.shared.ports.claim(key, self.path.clone(), self.vip, Instant::now());
     }
 
-    /// Returns the longest TCP segment that fits the MTU toward the backend, in bytes.
-    fn mss(&self) -> io::Result<u32> {
+    /// Returns the length of the longest packet that fits the MTU toward the backend, in bytes. The
+    /// outer headers are not part of this length.
+    pub(crate) fn mtu(&self) -> io::Result<usize> {
         let hop_mtu = self.path.hop.as_ref().map_or(u16::MAX, |hop| hop.mtu);
-        let Some(slot) = self.path.slot else { return Ok(mss(hop_mtu, 0, self.vip.is_ipv4())) };
+        let Some(slot) = self.path.slot else { return Ok(hop_mtu.into()) };
         let snapshot = self.shared.live.current();
         let state = snapshot.state(slot);
         let slot = snapshot.slots().get(slot.0 as usize).filter(|_| state != SlotState::Free);
         let gone = || io::Error::new(io::ErrorKind::NotFound, "the backend has left its pool");
         let slot: &Slot = slot.ok_or_else(gone)?;
-        Ok(mss(slot.mtu.min(hop_mtu), slot.encap_overhead(), self.vip.is_ipv4()))
+        Ok(usize::from(slot.mtu.min(hop_mtu)).saturating_sub(slot.encap_overhead()))
     }
 }
 
@@ -109,9 +111,9 @@ pub(crate) fn report_icmp_errors(socket: &UdpSocket, peer: SocketAddr) -> io::Re
     .map_err(io::Error::from)
 }
 
-fn mss(mtu: u16, encap_overhead: usize, is_ipv4: bool) -> u32 {
-    let headers = if is_ipv4 { 40 } else { 60 };
-    let room = usize::from(mtu).saturating_sub(encap_overhead + headers);
+/// Returns the length of the longest TCP segment in a packet of this length, in bytes.
+fn mss(mtu: usize, is_ipv4: bool) -> u32 {
+    let room = mtu.saturating_sub(if is_ipv4 { 40 } else { 60 });
     u32::try_from(room).unwrap_or(MAX_MSS).clamp(MIN_MSS, MAX_MSS)
 }
 
@@ -124,11 +126,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segments_fit_with_all_headers_around_them() {
-        assert_eq!(mss(1500, 24, true), 1500 - 24 - 40);
-        assert_eq!(mss(1500, 24, false), 1500 - 24 - 60);
-        assert_eq!(mss(1500, 0, true), 1460);
-        assert_eq!(mss(65_535, 24, true), MAX_MSS);
-        assert_eq!(mss(60, 24, false), MIN_MSS);
+    fn segments_fit_with_all_headers() {
+        assert_eq!(mss(1_476, true), 1_436);
+        assert_eq!(mss(1_476, false), 1_416);
+        assert_eq!(mss(65_511, true), MAX_MSS);
+        assert_eq!(mss(36, false), MIN_MSS);
     }
 }

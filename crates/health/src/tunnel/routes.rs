@@ -117,7 +117,9 @@ impl Routes {
             .append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![quiet]))
             .build();
         let _ = self.handle.link().set(quiet).execute().await;
-        let up = LinkUnspec::new_with_index(self.device).up().build();
+        // The sockets of checks limit their packets to the MTU toward the backend, which may be
+        // larger than the default MTU of the device.
+        let up = LinkUnspec::new_with_index(self.device).mtu(LARGEST_MTU).up().build();
         self.handle.link().set(up).execute().await.map_err(refused("set the TUN device up"))
     }
 
@@ -249,6 +251,9 @@ fn connect() -> Result<Handle, TunnelError> {
     tokio::spawn(connection);
     Ok(handle)
 }
+
+/// The largest MTU of a TUN device.
+const LARGEST_MTU: u32 = 65_535;
 
 /// Returns the index of a device, or `None` if there is no device with this name.
 async fn index(handle: &Handle, name: &str) -> Option<u32> {

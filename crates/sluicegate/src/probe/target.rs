@@ -130,7 +130,9 @@ impl Url {
                 let send = send.ok_or("a udp target needs a payload, as in udp://203.0.113.1:514?send=x")?;
                 Ok(CheckKind::Udp(UdpCheck { port, send, expect }))
             }
-            Scheme::Memcached(transport) => plain(CheckKind::Memcached(MemcachedCheck { port, transport })),
+            Scheme::Memcached(transport) => {
+                plain(CheckKind::Memcached(MemcachedCheck { port, transport, probe_mtu: false }))
+            }
             Scheme::Agent => {
                 let (send, expect) = query::read(&self.rest)?;
                 if expect.is_some() {
@@ -142,7 +144,7 @@ impl Url {
             Scheme::Ntp => self.ntp(),
             Scheme::Grpc | Scheme::Grpcs => {
                 let service = self.rest.strip_prefix('/').unwrap_or(&self.rest).into();
-                Ok(CheckKind::Grpc(GrpcCheck { port, service, tls }))
+                Ok(CheckKind::Grpc(GrpcCheck { port, service, tls, probe_mtu: false }))
             }
             Scheme::Http | Scheme::Https => {
                 let slash = if self.rest.starts_with('/') { "" } else { "/" };
@@ -178,7 +180,7 @@ impl Url {
             }
         };
         let name = dns_name(name).ok_or(wanted)?;
-        Ok(CheckKind::Dns(DnsCheck { port: self.port, name, record }))
+        Ok(CheckKind::Dns(DnsCheck { port: self.port, name, record, probe_mtu: false }))
     }
 
     fn ntp(&self) -> Result<CheckKind, String> {

@@ -145,12 +145,25 @@ impl Daemon {
             "the configuration is not confirmed; run `sluicegate config confirm` or wait for the rollback"
         } else if let Some(why) = self.announcer.loses_routes() {
             return Err(Refused::Conflict(why));
-        } else if self.controller.compiler().is_some_and(compile::Compiler::has_draining) {
-            "backends that a reload removed still have flows, try again after cluster.drain_time"
         } else {
-            return Ok(());
+            return self.keeps_removed_backends();
         };
         Err(Refused::Conflict(why.to_owned()))
+    }
+
+    /// Returns an error if a backend that a reload removed may still have flows. The new process
+    /// does not know this backend, so its flows would move.
+    fn keeps_removed_backends(&self) -> Result<(), Refused> {
+        let names = self.controller.removed_with_flows();
+        let Some(first) = names.first() else { return Ok(()) };
+        let others = match names.len() - 1 {
+            0 => String::new(),
+            others => format!(" and {others} others"),
+        };
+        Err(Refused::Conflict(format!(
+            "backend \"{first}\"{others} may still have flows after a reload removed it, try again after \
+             cluster.drain_time"
+        )))
     }
 
     fn offer(&self) -> Result<(Offer, Vec<std::os::fd::OwnedFd>), Refused> {
