@@ -1,18 +1,17 @@
 //! Replies to packets that no backend receives, if the VIP rejects them. A TCP segment gets a
-//! reset, and other packets get an ICMP error. The source of the reply is the VIP, as if the server
-//! behind it had refused the packet.
+//! reset, an SCTP packet gets an ABORT, and other packets get an ICMP error. The source of the
+//! reply is the VIP, as if the server behind it had refused the packet. A packet with a wrong
+//! checksum gets no reply.
 //!
-//! For a protocol with ports other than SCTP, the error is always "port unreachable", also if no
-//! backend is serving. Clients treat this error as final: a connected UDP socket of Linux reports
-//! ECONNREFUSED at once, but ignores "host unreachable". IPVS sends the same error. SCTP ignores
-//! both errors, and gets the error for an unknown protocol, which ends an association at once
-//! (RFC 9260 §10).
+//! For UDP, UDP-Lite and DCCP, the error is always "port unreachable", also if no backend is
+//! serving. Clients treat this error as final: a connected UDP socket of Linux reports ECONNREFUSED
+//! at once, but ignores "host unreachable". IPVS sends the same error.
 //!
-//! See RFC 1812 (§4.3.3.1), RFC 4443 (§3.1 and §3.4) and RFC 9293 (§3.10.7.1).
+//! See RFC 1812 (§4.3.3.1), RFC 4443 (§3.1 and §3.4), RFC 9260 (§8.4) and RFC 9293 (§3.10.7.1).
 
 use packet::{
     Family, Fragment, IcmpErrorKind, Ipv6, Parsed, may_answer, parse, protocol, udp_checksum_ok,
-    write_tcp_reset,
+    udp_lite_checksum_ok, write_sctp_abort, write_tcp_reset,
 };
 
 use super::Core;
@@ -54,16 +53,21 @@ impl Core {
         if !may_answer(packet.frame(), parsed) || !self.could_reject(batch, &flow.source) {
             return None;
         }
-        let verdict = if parsed.protocol == protocol::TCP {
-            let length = write_tcp_reset(packet.frame_mut(), parsed)?;
+        let reply = match parsed.protocol {
+            protocol::TCP => Some((write_tcp_reset(packet.frame_mut(), parsed)?, &self.counters.resets_sent)),
+            protocol::SCTP => {
+                Some((write_sctp_abort(packet.frame_mut(), parsed)?, &self.counters.aborts_sent))
+            }
+            _ => None,
+        };
+        let verdict = if let Some((length, sent)) = reply {
+            sent.add(1);
             let _ = self.may_reject(batch, &flow.source);
             packet.set_bounds(packet.start(), packet.start() + length);
             packet.move_to_front();
-            self.counters.resets_sent.add(1);
             Verdict::Reply
         } else {
-            let is_whole = parsed.fragment == Fragment::None;
-            if parsed.protocol == protocol::UDP && is_whole && !udp_checksum_ok(packet.frame(), parsed) {
+            if !is_intact(packet.frame(), parsed) {
                 return None;
             }
             let kind = unreachable(packet.frame(), parsed, reason);
@@ -80,27 +84,36 @@ impl Core {
     }
 }
 
+/// Returns `false` if the packet has a wrong checksum. The checksum of a fragment, and of protocols
+/// other than UDP and UDP-Lite, is not verified.
+fn is_intact(frame: &[u8], parsed: &Parsed) -> bool {
+    match (parsed.protocol, parsed.fragment) {
+        (protocol::UDP, Fragment::None) => udp_checksum_ok(frame, parsed),
+        (protocol::UDP_LITE, Fragment::None) => udp_lite_checksum_ok(frame, parsed),
+        _ => true,
+    }
+}
+
 /// Returns `true` if the VIP of a packet rejects packets that are dropped for `reason`, and the
-/// packet is not a reset, a fragment of a TCP segment, an IPv6 packet without content or an IPv6
-/// packet with IPv4-mapped addresses.
+/// packet is not a reset, a fragment of a TCP segment or an SCTP packet, an IPv6 packet without
+/// content or an IPv6 packet with IPv4-mapped addresses.
 fn is_rejected(snapshot: &Snapshot, parsed: &Parsed, flow: &Flow, reason: DropReason) -> bool {
     let is_mapped = parsed.family == Family::V6 && flow.is_v4();
-    let is_unanswerable_tcp = parsed.protocol == protocol::TCP
-        && (parsed.tcp_flags & protocol::TCP_RST != 0 || parsed.fragment != Fragment::None);
+    let is_reset = parsed.protocol == protocol::TCP && parsed.tcp_flags & protocol::TCP_RST != 0;
+    // The checksum of a fragment cannot be verified, and neither a reset nor an ABORT may reply to a
+    // damaged packet.
+    let is_part =
+        matches!(parsed.protocol, protocol::TCP | protocol::SCTP) && parsed.fragment != Fragment::None;
     //= RFC 8200 §4.7
     //# The value 59 in the Next Header field of an IPv6 header or any extension header indicates
     //# that there is nothing following that header.
     let is_empty = parsed.family == Family::V6 && parsed.protocol == protocol::NO_NEXT_HEADER;
-    !is_mapped && !is_unanswerable_tcp && !is_empty && snapshot.rejects(flow, reason)
+    !is_mapped && !is_reset && !is_part && !is_empty && snapshot.rejects(flow, reason)
 }
 
 /// Returns the kind of the ICMP error for a rejected packet.
 fn unreachable(frame: &[u8], parsed: &Parsed, reason: DropReason) -> IcmpErrorKind {
-    let is_sctp = parsed.protocol == protocol::SCTP;
     let code = match (parsed.family, reason) {
-        // An SCTP endpoint ignores errors that are not about an unknown protocol (RFC 9260 §10).
-        (Family::V4, _) if is_sctp => 2,
-        (Family::V6, _) if is_sctp => return unrecognized(frame, parsed),
         (Family::V4, _) if has_ports(parsed.protocol) => 3,
         (Family::V6, _) if has_ports(parsed.protocol) => 4,
         (Family::V4, DropReason::NoBackend) => 1,
