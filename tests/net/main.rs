@@ -53,6 +53,7 @@ mod soak;
 mod steering;
 mod traceroute;
 mod tracing;
+mod udp_lite;
 mod unresponsive_router;
 mod upgrade;
 mod uplinks;

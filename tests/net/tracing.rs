@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use forwarder::{Flow, HashKey, Mark, TraceKey};
 use serde_json::Value;
-use testbed::{Balancer, Bed, BedSpec, Capture, Ended, LbConfig, Process, eventually, send_at};
+use testbed::{Balancer, Bed, BedSpec, Capture, Ended, LbConfig, Process, Service, eventually, send_at};
 
 use crate::scene::{BOUND, SILENCE, Scene, backend_of};
 
@@ -104,6 +104,42 @@ fn marked_packet_is_reported_and_delivered() {
     }
     let counts = scene.balancer.counters().unwrap().0;
     assert_eq!(counts["total"]["trace_reports"], 4, "{counts:#}");
+}
+
+#[test]
+fn sctp_and_udp_lite_are_traced_to_their_backends() {
+    let scene = Scene::with(|bed| {
+        let mut config = LbConfig::new(bed);
+        config.more = receivers(bed);
+        for protocol in ["sctp", "udp-lite"] {
+            config.services.push(Service { ports: "3868".to_owned(), protocol, hash: None });
+        }
+        config
+    });
+    for (ipv4, protocol) in [(true, "sctp"), (false, "sctp"), (true, "udp-lite"), (false, "udp-lite")] {
+        let vip = scene.bed.vip(ipv4, 3868);
+        let source = SocketAddr::new(scene.bed.client.address(vip.ip()), PORT);
+        let watches = watch(&scene.bed);
+        let reports = reported(&scene, source, vip, &[protocol]);
+        assert_eq!(steps(&reports), ["maglev", "flow_table"]);
+        let expected = backend_of(&scene.bed, &file(&scene.bed), source, vip, protocol);
+        for report in &reports {
+            assert_eq!(report["service"], format!("www {protocol} 3868"));
+            assert_eq!(report["backend"]["name"], expected.as_str(), "{report}");
+        }
+        let at = scene.bed.backends.iter().position(|host| host.name == expected).unwrap();
+        eventually(BOUND, || (arrived(&watches)[at] == 2).then_some(()))
+            .expect("a packet did not reach the backend");
+        let source = SocketAddr::new(source.ip(), PORT + 1);
+        let more = [protocol, "--fragments", "--count", "1", "--json"];
+        let ended = trace(&scene.bed, &file(&scene.bed), source, vip, &more);
+        assert_eq!(ended.code, Some(0), "{ended:?}\n{}", scene.diagnosis());
+        let trace: Value = serde_json::from_str(&ended.out).unwrap();
+        assert_eq!(trace["protocol"], protocol);
+        let reports = trace["probes"][0]["reports"].as_array().unwrap();
+        assert_eq!(steps(reports), ["maglev", "fragment_table"], "{trace:#}");
+        assert_eq!(reports[0]["backend"], reports[1]["backend"]);
+    }
 }
 
 #[test]
@@ -361,7 +397,7 @@ fn wrong_trace_arguments_are_rejected() {
     for (more, said) in [
         (&["tcp", "--listen", "127.0.0.1:9000"][..], "127.0.0.1 is not a receiver in [trace]"),
         (&["tcp", "--listen", "0.0.0.0:9000"], "is not an address to which machines can send reports"),
-        (&["sctp"], "possible values: tcp, udp"),
+        (&["icmp"], "possible values: tcp, udp, sctp, udp-lite"),
         (&["tcp", "--count", "101"], "101 is not in 1..=100"),
     ] {
         let ended = trace(bed, &at, source, vip, more);

@@ -1,5 +1,6 @@
 //! Tests of the zero-copy mode with a real driver, in the virtual machine of `xtask/zc-vm`. The
-//! backends use the kernel's tunnel devices for decapsulation.
+//! backends use the kernel's tunnel devices for decapsulation. The kernel of the virtual machine also
+//! has SCTP, so a test with SCTP clients and servers runs there too.
 //!
 //! `cargo xtask test --lane zero-copy` runs the tests one at a time, because they share the virtual
 //! machine's NICs. The virtual wire drops frames above about 15,000 per second, so the tests do not
@@ -7,12 +8,14 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a failed step must fail the test")]
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
+use socket2::{Domain, Protocol, Socket, Type};
 use testbed::{
-    Balancer, Bed, BedSpec, Counters, Encapsulation, FrameSpec, Host, LbConfig, Namespace, Tunnels,
+    Balancer, Bed, BedSpec, Counters, Encapsulation, FrameSpec, Host, LbConfig, Namespace, Service, Tunnels,
     device_counts, eventually, flood, mac_of, take_in,
 };
 
@@ -325,6 +328,93 @@ fn zero_copy_frames_get_tag_of_vlan_device() {
     println!("{sent} packets sent with VLAN 7 in zero-copy mode, {} received by the router", tagged());
     assert!(agreed.is_some() && sent > 0, "{}", stage.figures());
     assert!(output(&own, "ip", &["neigh"]).contains(&near), "{}", stage.figures());
+    stage.balancer.stop().unwrap();
+}
+
+/// Opens a one-to-one SCTP socket at this address. Such a socket has the same calls as a TCP socket.
+fn sctp(at: SocketAddr) -> std::io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::SCTP))?;
+    socket.bind(&at.into())?;
+    Ok(socket)
+}
+
+fn sctp_listen(host: &Host, at: SocketAddr) -> TcpListener {
+    let socket = host.ns.run(move || sctp(at).and_then(|socket| socket.listen(16).map(|()| socket))).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket.into()
+}
+
+/// Sets up an association from the client host.
+fn sctp_connect(bed: &Bed, to: SocketAddr) -> std::io::Result<TcpStream> {
+    let from = (bed.client.address(to.ip()), 0).into();
+    let socket = bed.client.ns.run(move || {
+        let socket = sctp(from)?;
+        socket.connect_timeout(&to.into(), BOUND).map(|()| socket)
+    })?;
+    socket.set_read_timeout(Some(BOUND))?;
+    Ok(socket.into())
+}
+
+#[test]
+fn sctp_uses_direct_server_return_and_is_rejected_at_once() {
+    const PORT: u16 = 3868;
+    let stage = Stage::on(bed(WIRE), |bed| {
+        let mut config = config(bed);
+        config.services.push(Service { ports: PORT.to_string(), protocol: "sctp", hash: None });
+        config.vip_keys = "on_unserved_port = \"reject\"\non_no_backend = \"reject\"".into();
+        config
+    });
+    let bed = &stage.bed;
+    let words = |args: &[&str]| bed.say(0, args, BOUND).unwrap();
+    let mut open = vec![];
+    for vip in first_vips().map(|vip| SocketAddr::new(vip, PORT)) {
+        let listeners: Vec<_> = bed.backends.iter().map(|host| sctp_listen(host, vip)).collect();
+        for number in 0..8 {
+            let mut client =
+                sctp_connect(bed, vip).unwrap_or_else(|error| panic!("{error}\n{}", stage.figures()));
+            let accepted = eventually(BOUND, || {
+                let mut all = bed.backends.iter().zip(&listeners);
+                all.find_map(|(host, listener)| Some((host, listener.accept().ok()?)))
+            });
+            let (host, (mut server, peer)) = accepted.unwrap_or_else(|| panic!("{}", stage.figures()));
+            let local = client.local_addr().unwrap();
+            assert_eq!((peer, client.peer_addr().unwrap()), (local, vip));
+            let live = words(&["where", &local.to_string(), &vip.to_string(), "sctp", "--live"]);
+            assert!(live.contains(&host.name), "{} is not the backend of {live}", host.name);
+            server.set_nonblocking(false).unwrap();
+            server.set_read_timeout(Some(BOUND)).unwrap();
+            let (question, reply) =
+                (format!("question {number}"), format!("answer {number} of {}", host.name));
+            let mut room = [0; 64];
+            client.write_all(question.as_bytes()).unwrap();
+            let length = server.read(&mut room).unwrap();
+            assert_eq!(&room[..length], question.as_bytes());
+            server.write_all(reply.as_bytes()).unwrap();
+            let length = client.read(&mut room).unwrap();
+            assert_eq!(&room[..length], reply.as_bytes());
+            open.push((client, server));
+        }
+        let refused = sctp_connect(bed, SocketAddr::new(vip.ip(), PORT + 1)).unwrap_err();
+        println!("an association with {vip} carries data, and one with the next port fails: {refused}");
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{}", stage.figures());
+    }
+    let aborts = || stage.balancer.counters().unwrap().over_threads(&["aborts_sent"]);
+    assert_eq!(aborts(), 2);
+    // An association without a backend ends at its next packet.
+    for host in &bed.backends {
+        words(&["backend", "down", &host.name]);
+    }
+    let (client, _) = &mut open[0];
+    client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    // Packet threads may forward packets until they have loaded the new snapshot.
+    let ended = eventually(BOUND, || {
+        let ended = client.write(b"question").and_then(|_| client.read(&mut [0; 64])).err()?;
+        (ended.kind() != ErrorKind::WouldBlock).then_some(ended)
+    });
+    let ended = ended.unwrap_or_else(|| panic!("{}", stage.figures()));
+    println!("an association whose backends are down fails: {ended}");
+    assert_eq!(ended.kind(), ErrorKind::ConnectionReset, "{}", stage.figures());
+    assert!(aborts() > 2, "{}", stage.figures());
     stage.balancer.stop().unwrap();
 }
 

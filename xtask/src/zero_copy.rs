@@ -82,7 +82,12 @@ const BOOTS: [Boot; 2] = [
         nic: "virtio",
         skip: &[],
         only_long: &["kernel_tunnels", "vlan_device", "deferred_interrupts"],
-        tests: 9,
+        tests: 10,
     },
-    Boot { nic: "igb", skip: &["nic_without_zero_copy", "disabled_channels"], only_long: &[], tests: 6 },
+    Boot {
+        nic: "igb",
+        skip: &["nic_without_zero_copy", "disabled_channels"],
+        only_long: &["sctp"],
+        tests: 7,
+    },
 ];

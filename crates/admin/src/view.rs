@@ -68,11 +68,18 @@ mod tests {
             (
                 to_value([
                     RejectionReply::TcpReset,
+                    RejectionReply::SctpAbort,
                     RejectionReply::PortUnreachable,
                     RejectionReply::ProtocolUnreachable,
                     RejectionReply::HostUnreachable,
                 ]),
-                json!(["tcp_reset", "port_unreachable", "protocol_unreachable", "host_unreachable"]),
+                json!([
+                    "tcp_reset",
+                    "sctp_abort",
+                    "port_unreachable",
+                    "protocol_unreachable",
+                    "host_unreachable"
+                ]),
             ),
             (
                 to_value([Hashed::FiveTuple, Hashed::Addresses, Hashed::Source, Hashed::Key]),

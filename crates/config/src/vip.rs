@@ -375,8 +375,8 @@ fn read_service(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Servic
     });
     let on_drain = section.optional("on_drain").and_then(|node| {
         let read = node.at(node.choice(&[("keep", OnDrain::Keep), ("move", OnDrain::Move)])?);
-        if protocol.is_some_and(|protocol| protocol != Protocol::Udp) {
-            node.needs("protocol = \"udp\"");
+        if protocol.is_some_and(|protocol| !matches!(protocol, Protocol::Udp | Protocol::UdpLite)) {
+            node.needs("protocol = \"udp\" or \"udp-lite\"");
             return None;
         }
         Some(read)

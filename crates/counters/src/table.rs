@@ -126,16 +126,21 @@ groups! {
         /// TCP segments that this thread rejected with a TCP reset (vip.*.on_no_backend and
         /// vip.*.on_unserved_port).
         resets_sent: counter "packets" "thread_resets_sent_packets_total" [];
+        /// SCTP packets that this thread rejected with an ABORT or a SHUTDOWN COMPLETE
+        /// (vip.*.on_no_backend and vip.*.on_unserved_port).
+        aborts_sent: counter "packets" "thread_aborts_sent_packets_total" [];
         /// Packets that this thread rejected with an ICMP error (vip.*.on_no_backend and
         /// vip.*.on_unserved_port).
         unreachables_sent: counter "packets" "thread_unreachables_sent_packets_total" [];
-        /// Packets that this thread rejected with a TCP reset or an ICMP error, by the reason for
-        /// which they would be dropped otherwise: no_backend or no_vip (the protocol or port has no
-        /// service). Packets above the limits of io.icmp are dropped and counted as drops.
+        /// Packets that this thread rejected with a TCP reset, an SCTP ABORT or an ICMP error, by
+        /// the reason for which they would be dropped otherwise: no_backend or no_vip (the protocol
+        /// or port has no service). Packets above the limits of io.icmp are dropped and counted as
+        /// drops.
         rejected_no_backend: counter "packets" "thread_rejected_packets_total" ["reason" = "no_backend"];
-        /// Packets that this thread rejected with a TCP reset or an ICMP error, by the reason for
-        /// which they would be dropped otherwise: no_backend or no_vip (the protocol or port has no
-        /// service). Packets above the limits of io.icmp are dropped and counted as drops.
+        /// Packets that this thread rejected with a TCP reset, an SCTP ABORT or an ICMP error, by
+        /// the reason for which they would be dropped otherwise: no_backend or no_vip (the protocol
+        /// or port has no service). Packets above the limits of io.icmp are dropped and counted as
+        /// drops.
         rejected_no_vip: counter "packets" "thread_rejected_packets_total" ["reason" = "no_vip"];
         /// Packets larger than the path MTU that this thread fragmented.
         fragmented: counter "packets" "thread_fragmented_packets_total" [];

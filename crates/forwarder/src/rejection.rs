@@ -10,6 +10,8 @@ use crate::{Decision, DropReason, Flow, Snapshot};
 pub enum Rejection {
     /// A TCP reset.
     Reset,
+    /// An SCTP packet with an ABORT chunk.
+    Abort,
     /// The ICMP error "port unreachable".
     Port,
     /// The ICMP error "protocol unreachable" over IPv4, or "unrecognized next header" over IPv6.
@@ -22,8 +24,7 @@ impl Rejection {
     fn of(protocol: u8, reason: DropReason) -> Self {
         match protocol {
             protocol::TCP => Self::Reset,
-            // SCTP ignores errors that are not about an unknown protocol (RFC 9260 §10).
-            protocol::SCTP => Self::Protocol,
+            protocol::SCTP => Self::Abort,
             protocol::UDP | protocol::UDP_LITE | protocol::DCCP => Self::Port,
             _ if reason == DropReason::NoBackend => Self::Host,
             _ => Self::Protocol,

@@ -1,15 +1,16 @@
-//! Writes and updates UDP datagrams, and verifies received UDP checksums.
+//! Writes and updates UDP datagrams, and verifies received checksums of UDP and UDP-Lite.
 //!
 //! [`write_udp`] writes the IP and UDP headers in front of a payload. [`refit_udp`] corrects
 //! lengths and checksums after the payload has changed. Link headers and fragmentation are handled
 //! by other modules.
 //!
-//! The formats are defined in RFC 768, RFC 791 §3.1 and RFC 8200 §3 and §8.1.
+//! The formats are defined in RFC 768, RFC 3828, RFC 791 §3.1 and RFC 8200 §3 and §8.1.
 
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::checksum::{Sum, checksum};
 use crate::icmp_error::ip_checksum_ok;
+use crate::tcp_reset::pseudo;
 use crate::{Family, Parsed, protocol};
 
 /// Returns the length of the IP header and the UDP header together, in bytes.
@@ -148,13 +149,28 @@ pub fn udp_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
     if field == 0 {
         return parsed.family == Family::V4;
     }
-    let addresses = parsed.addresses(frame);
-    let from_v6 = |address: [u8; 16]| Ipv6Addr::from(address);
     let Ok(len) = u16::try_from(udp.len()) else { return false };
-    // The IPv6 pseudo-header also gives the correct sum for IPv4. The prefix of an IPv4-mapped
-    // address adds 0xffff to the sum, which is zero in ones' complement.
-    let pseudo = Sum::new().add_pseudo_v6(from_v6(addresses.src), from_v6(addresses.dst), protocol::UDP, len);
+    let pseudo = pseudo(frame, parsed, len);
     pseudo.fold() == field || pseudo.add_bytes(udp).finish() == 0
+}
+
+/// Returns `true` if the checksum of a UDP-Lite packet covers at least its header and is correct,
+/// and the IPv4 header checksum is correct. The packet must not be a fragment, and `parsed` must be
+/// the result of [`crate::parse`] for `frame`.
+#[must_use]
+pub fn udp_lite_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
+    let Some(packet) = frame.get(usize::from(parsed.l4)..usize::from(parsed.end)) else { return false };
+    let Some(&[_, _, _, _, c0, c1, hi, lo]) = packet.first_chunk::<UDP_HEADER>() else { return false };
+    // The coverage 0 stands for the whole packet, and 1 to 7 are invalid (RFC 3828 §3.1).
+    let covered = match usize::from(u16::from_be_bytes([c0, c1])) {
+        0 => Some(packet),
+        coverage => packet.get(..coverage).filter(|covered| covered.len() >= UDP_HEADER),
+    };
+    // The value 0 is not allowed (RFC 3828 §3.1). The pseudo-header contains the length of the
+    // packet, not the coverage (§3.2).
+    let (Some(covered), Ok(len)) = (covered, u16::try_from(packet.len())) else { return false };
+    let is_right = [hi, lo] != [0, 0] && pseudo(frame, parsed, len).add_bytes(covered).finish() == 0;
+    is_right && ip_checksum_ok(frame, parsed)
 }
 
 fn write_checksum(udp: &mut [u8], pseudo: Sum) -> Option<()> {
@@ -276,6 +292,52 @@ mod tests {
             };
             frame[field..field + 2].copy_from_slice(&pseudo.fold().to_be_bytes());
             assert!(udp_checksum_ok(&frame, &parsed));
+        }
+    }
+
+    /// Returns a UDP-Lite packet with this coverage, in a frame. The checksum is computed by hand.
+    fn udp_lite(v6: bool, payload: &[u8], coverage: usize) -> Vec<u8> {
+        let length = u16::try_from(8 + payload.len()).unwrap().to_be_bytes();
+        let coverage_field = u16::try_from(coverage).unwrap().to_be_bytes();
+        let mut packet = [&[1, 2, 3, 4], &coverage_field[..], &[0, 0], payload].concat();
+        let (link, [from, to]) = (PacketBuilder::ethernet2([2; 6], [4; 6]), [[7; 16], [8; 16]]);
+        let width = if v6 { 16 } else { 4 };
+        let covered = if coverage == 0 { packet.len() } else { coverage.min(packet.len()) };
+        let summed = [&from[..width], &to[..width], &[0, 136], &length, &packet[..covered]].concat();
+        let sum = crate::oracle::checksum(&summed);
+        packet[6..8].copy_from_slice(&(if sum == 0 { 0xffff } else { sum }).to_be_bytes());
+        let step = if v6 { link.ipv6(from, to, 64) } else { link.ipv4([7; 4], [8; 4], 64) };
+        let mut frame = Vec::new();
+        step.write(&mut frame, etherparse::IpNumber(136), &packet).unwrap();
+        frame
+    }
+
+    proptest! {
+        #[test]
+        fn udp_lite_checksum_ok_verifies_the_covered_bytes(
+            v6: bool, payload in prop::collection::vec(any::<u8>(), 1..200), place: prop::sample::Index, bit in 0..8_u8,
+        ) {
+            let length = 8 + payload.len();
+            let at = place.index(length);
+            for coverage in [0, 8, 9, length / 2, length - 1, length].into_iter().filter(|n| *n == 0 || *n >= 8) {
+                let mut frame = udp_lite(v6, &payload, coverage);
+                let parsed = parse(&frame).unwrap();
+                prop_assert!(udp_lite_checksum_ok(&frame, &parsed));
+                frame[usize::from(parsed.l4) + at] ^= 1 << bit;
+                let is_covered = coverage == 0 || at < coverage;
+                // A damaged coverage field changes the covered bytes too.
+                if !(4..6).contains(&at) {
+                    prop_assert_eq!(udp_lite_checksum_ok(&frame, &parsed), !is_covered);
+                }
+            }
+            for coverage in [1, 7, length + 1] {
+                let frame = udp_lite(v6, &payload, coverage);
+                prop_assert!(!udp_lite_checksum_ok(&frame, &parse(&frame).unwrap()));
+            }
+            let mut frame = udp_lite(v6, &payload, 8);
+            let parsed = parse(&frame).unwrap();
+            frame[usize::from(parsed.l4) + 6..][..2].fill(0);
+            prop_assert!(!udp_lite_checksum_ok(&frame, &parsed));
         }
     }
 

@@ -8,8 +8,8 @@
 //! Bytes from the network never cause a panic or an out-of-bounds read. Every offset that [`parse`]
 //! returns is inside the frame.
 //!
-//! The formats are defined in RFC 791, 8200, 9293, 768, 792, 1191, 1812, 4443, 6040, 2784, 2890,
-//! 1701, 2003, 2473 and 4213, and in draft-ietf-intarea-gue-09.
+//! The formats are defined in RFC 791, 8200, 9293, 768, 3828, 9260, 792, 1191, 1812, 4443, 6040,
+//! 2784, 2890, 1701, 2003, 2473 and 4213, and in draft-ietf-intarea-gue-09.
 //!
 //! ```
 //! // UDP from 192.0.2.9, port 12345, to 203.0.113.10, port 53.
@@ -55,6 +55,7 @@ mod prepared;
 pub mod protocol;
 mod quote;
 mod readdress;
+mod sctp;
 mod source;
 mod source_prefix;
 mod tagging;
@@ -67,7 +68,9 @@ mod ttl;
 mod tunnel;
 mod udp;
 
-pub use crate::datagram::{refit_udp, udp_checksum_ok, udp_headers_len, write_udp, write_udp_over};
+pub use crate::datagram::{
+    refit_udp, udp_checksum_ok, udp_headers_len, udp_lite_checksum_ok, write_udp, write_udp_over,
+};
 pub use crate::decapsulate::{DecapsulateError, decapsulate_in_place};
 pub use crate::echo::echo_reply;
 pub use crate::ecn::merge_ecn;
@@ -91,6 +94,7 @@ pub use crate::parse::{Addresses, Parsed, network, parse, parse_ip};
 pub use crate::prepared::Prepared;
 pub use crate::quote::{IcmpError, Quoted, QuotedTunnel, icmp_checksum_ok, icmp_error, quoted_tunnel};
 pub use crate::readdress::readdress_udp;
+pub use crate::sctp::{sctp_checksum, write_sctp_abort};
 pub use crate::source::{is_link_local, is_martian, is_unroutable};
 pub use crate::tagging::{Tagging, Translation};
 pub use crate::tags::{Tag, Tags};

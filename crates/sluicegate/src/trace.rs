@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     /// Address and port of the VIP
     #[arg(value_name = "VIP:PORT", value_parser = socket)]
     destination: SocketAddr,
-    /// Protocol of the packet
+    /// Protocol of the packet. An SCTP packet is an INIT, which leaves no state on the backend
     #[arg(value_name = "PROTO")]
     protocol: Protocol,
     /// Send the packets to this router, an IP address on a directly connected network
@@ -79,10 +79,12 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Protocol {
     Tcp,
     Udp,
+    Sctp,
+    UdpLite,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -97,6 +99,17 @@ impl Protocol {
         match self {
             Self::Tcp => protocol::TCP,
             Self::Udp => protocol::UDP,
+            Self::Sctp => protocol::SCTP,
+            Self::UdpLite => protocol::UDP_LITE,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+            Self::UdpLite => "udp-lite",
         }
     }
 }
@@ -143,7 +156,8 @@ fn probe(arguments: &Arguments, reports: &Reports, trace: &Trace, number: u32) -
     Probe {
         source,
         destination,
-        tcp_flags: matches!(arguments.protocol, Protocol::Tcp).then(|| arguments.flags.bits()),
+        protocol: arguments.protocol,
+        tcp_flags: arguments.flags.bits(),
         id: u32::try_from(random() & 0xffff_ffff).unwrap_or(number),
         mark: sign(true),
         later_mark: sign(false),

@@ -1,5 +1,5 @@
-//! Signed marks of the packet tracer. A packet is traced if its payload begins with a mark that was
-//! signed with the cluster's key.
+//! Signed marks of the packet tracer. A packet is traced if its payload, or the first parameter of
+//! its SCTP INIT chunk, begins with a mark that was signed with the cluster's key.
 //!
 //! This crate writes, parses and verifies marks. The forwarder reports each valid mark to the
 //! control plane and forwards the packet normally. The control plane sends the report to the

@@ -1,5 +1,5 @@
-//! The mark at the start of a traced packet's payload. A mark consists of 64 bytes in network byte
-//! order:
+//! The mark in a traced packet, usually at the start of its payload. A mark consists of 64 bytes in
+//! network byte order:
 //!
 //! ```text
 //!  0  magic "\x8d\xf1SLUICE"          28  time, seconds since 1970 (u64)
@@ -98,18 +98,25 @@ impl Signed<'_> {
     }
 }
 
-/// Returns the offset of the payload in a frame, or `None` if the packet cannot carry a mark. The
-/// payload follows the transport header. In a fragment without a transport header, the payload
+/// Returns the offset of the mark in a frame, or `None` if the packet cannot carry a mark. The mark
+/// is at the start of the payload, which follows the transport header. An SCTP packet has the mark
+/// in the first parameter of an INIT chunk. In a fragment without a transport header, the mark
 /// follows the IP header.
 #[inline]
 pub fn payload_at(frame: &[u8], parsed: &Parsed) -> Option<usize> {
     let l4 = usize::from(parsed.l4);
-    match parsed.protocol {
-        protocol::TCP | protocol::UDP if matches!(parsed.fragment, Fragment::Later { .. }) => Some(l4),
-        protocol::TCP => Some(l4 + usize::from(frame.get(l4 + TCP_DATA_OFFSET)? >> 4) * 4),
-        protocol::UDP => Some(l4 + UDP_HEADER),
-        _ => None,
-    }
+    let header = match parsed.protocol {
+        protocol::TCP | protocol::UDP | protocol::SCTP | protocol::UDP_LITE
+            if matches!(parsed.fragment, Fragment::Later { .. }) =>
+        {
+            0
+        }
+        protocol::TCP => usize::from(frame.get(l4 + TCP_DATA_OFFSET)? >> 4) * 4,
+        protocol::UDP | protocol::UDP_LITE => UDP_HEADER,
+        protocol::SCTP => SCTP_HEADERS,
+        _ => return None,
+    };
+    Some(l4 + header)
 }
 
 /// Returns `true` if the eight bytes at offset `at` are the magic number of a mark.
@@ -143,6 +150,9 @@ const SAID: usize = 48;
 const TUPLE: usize = 37;
 const TCP_DATA_OFFSET: usize = 12;
 const UDP_HEADER: usize = 8;
+/// The length of the common header of SCTP, the fixed part of an INIT chunk and the header of its
+/// first parameter.
+const SCTP_HEADERS: usize = 12 + 20 + 4;
 
 #[cfg(test)]
 mod tests;

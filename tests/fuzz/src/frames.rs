@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use etherparse::{PacketBuilder, icmpv4};
+use etherparse::{IpNumber, PacketBuilder, icmpv4};
 use packet::{Encapsulation, Family, Inner, Outer, Template};
 
 use crate::bed::{OURS, ROUTER, VIP4, VIP6, ip, tagged, tcp, udp};
@@ -12,13 +12,13 @@ const CLIENT6: &str = "2001:db8:9::7";
 /// The offset of the IP header in a frame without VLAN tags.
 const L3: usize = 14;
 
-/// Returns TCP and UDP frames over IPv4 and IPv6, including VLAN tags, IP options, fragments,
+/// Returns TCP, UDP and SCTP frames over IPv4 and IPv6, including VLAN tags, IP options, fragments,
 /// extension headers and echo requests.
 pub(crate) fn plain() -> Vec<Vec<u8>> {
     let (v4, v6) = (tcp(CLIENT4, 1000, VIP4, 80, "S"), tcp(CLIENT6, 1000, VIP6, 80, "FA"));
     let (dns, quic) = (udp(CLIENT4, 1000, VIP4, 53, b"query"), udp(CLIENT6, 1000, VIP6, 443, b"hello"));
     let twice = tagged(&tagged(&quic, 0x8100, 5), 0x88a8, 6);
-    let mut all = vec![tagged(&v4, 0x8100, 7), twice, echo4(), echo6()];
+    let mut all = vec![tagged(&v4, 0x8100, 7), twice, echo4(), echo6(), sctp_init()];
     all.extend([piece4(&dns, 0x2000), piece4(&dns, 2), with_options(&v4)]);
     // The tested extension headers are hop-by-hop options, routing, first fragment, later fragment,
     // AH and destination options.
@@ -32,6 +32,19 @@ pub(crate) fn plain() -> Vec<Vec<u8>> {
     all.push(extended(&extended(&v6, 60, &padded), 0, &padded));
     all.extend([v4, v6, dns, quic]);
     all
+}
+
+/// Returns an SCTP packet with an INIT chunk.
+fn sctp_init() -> Vec<u8> {
+    let ports_and_tag = [0x0f, 0xa0, 0x0f, 0x1c, 0, 0, 0, 0, 0, 0, 0, 0];
+    let init = [1, 0, 0, 20, 9, 8, 7, 6, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 7];
+    let mut packet = [&ports_and_tag[..], &init].concat();
+    let sum = packet::sctp_checksum(&packet).expect("the packet has a header");
+    packet[8..12].copy_from_slice(&sum);
+    let mut frame = vec![];
+    let step = PacketBuilder::ethernet2(ROUTER, OURS).ipv4([198, 51, 100, 7], [203, 0, 113, 10], 64);
+    step.write(&mut frame, IpNumber(132), &packet).expect("a vector has room");
+    frame
 }
 
 /// Returns ICMP errors from routers. Each error quotes either a reply from a VIP or an encapsulated

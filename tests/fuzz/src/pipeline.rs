@@ -1,11 +1,12 @@
-//! A fuzz target for the packet pipeline, including encapsulation, fragments and ICMP errors.
+//! A fuzz target for the packet pipeline, including encapsulation, fragments, rejected packets and
+//! ICMP errors.
 //!
 //! The input is a sequence of frames. Each frame is preceded by its length in two bytes. The length
 //! 0xffff stands for no frame, and advances the clock by one second.
 
 use std::net::IpAddr;
 
-use forwarder::{DropReason, Prefix, TunnelProtocols, TunnelSource, TunnelSourceKind, Verdict};
+use forwarder::{DropReason, Prefix, Rejects, TunnelProtocols, TunnelSource, TunnelSourceKind, Verdict};
 use packet::{Encapsulation, decapsulate, network};
 
 use crate::bed::{Bed, ROOM, VIP4, VIP6, gre_slots, ip, parts, slot};
@@ -137,6 +138,8 @@ fn bed() -> Bed {
     slots.push(slot("b3", BACKENDS[2], Encapsulation::Ipip));
     slots.push(slot("b4", BACKENDS[3], Encapsulation::Gue { udp_checksum: true }));
     let mut parts = parts(slots, &[1; BACKENDS.len()]);
+    let rejects = Rejects { no_backend: true, unserved_port: true };
+    parts.services.iter_mut().for_each(|service| service.rejects = rejects);
     let all = TunnelProtocols::GRE.and(TunnelProtocols::IPIP).and(TunnelProtocols::GUE);
     parts.tunnels = TUNNELS
         .map(|(source, _)| TunnelSource {

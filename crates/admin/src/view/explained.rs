@@ -77,6 +77,8 @@ pub struct Rejection {
 pub enum RejectionReply {
     /// A TCP reset.
     TcpReset,
+    /// An SCTP packet with an ABORT chunk.
+    SctpAbort,
     /// The ICMP error "port unreachable".
     PortUnreachable,
     /// The ICMP error "protocol unreachable" over IPv4, or "unrecognized next header" over IPv6.
@@ -89,6 +91,7 @@ impl fmt::Display for RejectionReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TcpReset => "a TCP reset",
+            Self::SctpAbort => "an SCTP ABORT",
             Self::PortUnreachable => "the ICMP error \"port unreachable\"",
             Self::ProtocolUnreachable => "the ICMP error \"protocol unreachable\"",
             Self::HostUnreachable => "the ICMP error \"host unreachable\"",

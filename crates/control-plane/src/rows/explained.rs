@@ -102,6 +102,7 @@ fn step_shown(step: Step) -> view::Step {
 fn reply_shown(rejection: Rejection) -> RejectionReply {
     match rejection {
         Rejection::Reset => RejectionReply::TcpReset,
+        Rejection::Abort => RejectionReply::SctpAbort,
         Rejection::Port => RejectionReply::PortUnreachable,
         Rejection::Protocol => RejectionReply::ProtocolUnreachable,
         Rejection::Host => RejectionReply::HostUnreachable,

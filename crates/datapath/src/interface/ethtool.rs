@@ -66,15 +66,16 @@ impl Ethtool {
 
     /// Returns the state of the offloads in [`Features`]. Ethtool identifies offloads by name.
     pub(super) fn features(&self) -> Option<Features> {
-        let [lro, gro_hw, gro, gro_list, rx_vlan, tx_checksum] = self.are_on([
+        let [lro, gro_hw, gro, gro_list, rx_vlan, tx_checksum, tx_sctp] = self.are_on([
             "rx-lro",
             "rx-gro-hw",
             "rx-gro",
             "rx-gro-list",
             "rx-vlan-hw-parse",
             "tx-checksum-ip-generic",
+            "tx-checksum-sctp",
         ])?;
-        Some(Features { lro, gro_hw, gro, gro_list, rx_vlan, tx_checksum })
+        Some(Features { lro, gro_hw, gro, gro_list, rx_vlan, tx_checksum: tx_checksum || tx_sctp })
     }
 
     /// Returns, for each name in `wanted`, `true` if that feature is on. A feature that the kernel

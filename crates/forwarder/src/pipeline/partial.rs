@@ -5,7 +5,8 @@
 //! packet of a batch is examined, the cost is one comparison.
 //!
 //! See `CHECKSUM_PARTIAL` in the Linux header `include/linux/skbuff.h`. The checksum field of such
-//! a packet contains the sum of the pseudo header, without the final complement.
+//! a packet contains the sum of the pseudo header, without the final complement. For SCTP, whose
+//! checksum is a CRC, the field is 0.
 
 use packet::checksum::Sum;
 use packet::{Family, Fragment, parse, protocol};
@@ -49,18 +50,19 @@ impl Core {
 }
 
 /// Returns `true` if the checksum of a packet is partial. Returns `None` if the packet is a
-/// fragment or has no TCP or UDP checksum.
+/// fragment or has no TCP, UDP or SCTP checksum. A partial checksum of SCTP is 0.
 fn is_partial(frame: &[u8]) -> Option<bool> {
     let parsed = parse(frame).ok()?;
+    if parsed.fragment != Fragment::None {
+        return None;
+    }
     let at = usize::from(parsed.l4)
         + match parsed.protocol {
             protocol::TCP => 16,
             protocol::UDP => 6,
+            protocol::SCTP => return Some(frame.get(usize::from(parsed.l4) + 8..)?.starts_with(&[0; 4])),
             _ => return None,
         };
-    if parsed.fragment != Fragment::None {
-        return None;
-    }
     let field = u16::from_be_bytes(*frame.get(at..usize::from(parsed.end))?.first_chunk()?);
     let source = usize::from(parsed.l3) + if parsed.family == Family::V4 { 12 } else { 8 };
     let bytes = if parsed.family == Family::V4 { 8 } else { 32 };

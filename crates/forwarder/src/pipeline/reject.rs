@@ -1,18 +1,17 @@
 //! Replies to packets that no backend receives, if the VIP rejects them. A TCP segment gets a
-//! reset, and other packets get an ICMP error. The source of the reply is the VIP, as if the server
-//! behind it had refused the packet.
+//! reset, an SCTP packet gets an ABORT, and other packets get an ICMP error. The source of the
+//! reply is the VIP, as if the server behind it had refused the packet. A packet with a wrong
+//! checksum gets no reply.
 //!
-//! For a protocol with ports other than SCTP, the error is always "port unreachable", also if no
-//! backend is serving. Clients treat this error as final: a connected UDP socket of Linux reports
-//! ECONNREFUSED at once, but ignores "host unreachable". IPVS sends the same error. SCTP ignores
-//! both errors, and gets the error for an unknown protocol, which ends an association at once
-//! (RFC 9260 §10).
+//! For UDP, UDP-Lite and DCCP, the error is always "port unreachable", also if no backend is
+//! serving. Clients treat this error as final: a connected UDP socket of Linux reports ECONNREFUSED
+//! at once, but ignores "host unreachable". IPVS sends the same error.
 //!
-//! See RFC 1812 (§4.3.3.1), RFC 4443 (§3.1 and §3.4) and RFC 9293 (§3.10.7.1).
+//! See RFC 1812 (§4.3.3.1), RFC 4443 (§3.1 and §3.4), RFC 9260 (§8.4) and RFC 9293 (§3.10.7.1).
 
 use packet::{
     Family, Fragment, IcmpErrorKind, Ipv6, Parsed, may_answer, parse, protocol, udp_checksum_ok,
-    write_tcp_reset,
+    udp_lite_checksum_ok, write_sctp_abort, write_tcp_reset,
 };
 
 use super::Core;
@@ -51,16 +50,23 @@ impl Core {
         if !may_answer(packet.frame(), parsed) || !self.could_reject(batch, &flow.source) {
             return None;
         }
-        let verdict = if rejection == Rejection::Reset {
-            let length = write_tcp_reset(packet.frame_mut(), parsed)?;
+        let reply = match rejection {
+            Rejection::Reset => {
+                Some((write_tcp_reset(packet.frame_mut(), parsed)?, &self.counters.resets_sent))
+            }
+            Rejection::Abort => {
+                Some((write_sctp_abort(packet.frame_mut(), parsed)?, &self.counters.aborts_sent))
+            }
+            _ => None,
+        };
+        let verdict = if let Some((length, sent)) = reply {
+            sent.add(1);
             let _ = self.may_reject(batch, &flow.source);
             packet.set_bounds(packet.start(), packet.start() + length);
             packet.move_to_front();
-            self.counters.resets_sent.add(1);
             Verdict::Reply
         } else {
-            let is_whole = parsed.fragment == Fragment::None;
-            if parsed.protocol == protocol::UDP && is_whole && !udp_checksum_ok(packet.frame(), parsed) {
+            if !is_intact(packet.frame(), parsed) {
                 return None;
             }
             let kind = icmp_error(rejection, packet.frame(), parsed)?;
@@ -77,20 +83,33 @@ impl Core {
     }
 }
 
-/// Returns the reply to a packet that is dropped for `reason`, or `None` if its VIP does not reject
-/// it. A reset, a fragment of a TCP segment and an IPv6 packet with IPv4-mapped addresses get no
-/// reply.
-fn rejection(snapshot: &Snapshot, parsed: &Parsed, flow: &Flow, reason: DropReason) -> Option<Rejection> {
-    let is_mapped = parsed.family == Family::V6 && flow.is_v4();
-    let is_unanswerable_tcp = parsed.protocol == protocol::TCP
-        && (parsed.tcp_flags & protocol::TCP_RST != 0 || parsed.fragment != Fragment::None);
-    if is_mapped || is_unanswerable_tcp { None } else { snapshot.rejection(flow, reason) }
+/// Returns `false` if the packet has a wrong checksum. The checksum of a fragment, and of protocols
+/// other than UDP and UDP-Lite, is not verified.
+fn is_intact(frame: &[u8], parsed: &Parsed) -> bool {
+    match (parsed.protocol, parsed.fragment) {
+        (protocol::UDP, Fragment::None) => udp_checksum_ok(frame, parsed),
+        (protocol::UDP_LITE, Fragment::None) => udp_lite_checksum_ok(frame, parsed),
+        _ => true,
+    }
 }
 
-/// Returns the ICMP error of a rejection, or `None` for a reset.
+/// Returns the reply to a packet that is dropped for `reason`, or `None` if its VIP does not reject
+/// it. A TCP reset, a fragment of a TCP segment or of an SCTP packet, and an IPv6 packet with
+/// IPv4-mapped addresses get no reply.
+fn rejection(snapshot: &Snapshot, parsed: &Parsed, flow: &Flow, reason: DropReason) -> Option<Rejection> {
+    let is_mapped = parsed.family == Family::V6 && flow.is_v4();
+    let is_reset = parsed.protocol == protocol::TCP && parsed.tcp_flags & protocol::TCP_RST != 0;
+    // The checksum of a fragment cannot be verified, and neither a reset nor an ABORT may reply to a
+    // damaged packet.
+    let is_part =
+        matches!(parsed.protocol, protocol::TCP | protocol::SCTP) && parsed.fragment != Fragment::None;
+    if is_mapped || is_reset || is_part { None } else { snapshot.rejection(flow, reason) }
+}
+
+/// Returns the ICMP error of a rejection, or `None` for a reset or an ABORT.
 fn icmp_error(rejection: Rejection, frame: &[u8], parsed: &Parsed) -> Option<IcmpErrorKind> {
     let code = match (rejection, parsed.family) {
-        (Rejection::Reset, _) => return None,
+        (Rejection::Reset | Rejection::Abort, _) => return None,
         (Rejection::Host, Family::V4) => 1,
         (Rejection::Protocol, Family::V4) => 2,
         (Rejection::Port, Family::V4) | (Rejection::Host, Family::V6) => 3,

@@ -23,7 +23,9 @@ fn partial(mut frame: Vec<u8>) -> Vec<u8> {
 #[test]
 fn partial_checksums_are_told_of_and_whole_ones_are_not() {
     let (sink, mut notices) = notice_ring(8);
-    let mut bed = Bed::new(parts(gre_slots(2), &[1, 1])).with_notices(sink);
+    let mut parts = parts(gre_slots(2), &[1, 1]);
+    parts.bindings.push(binding(VIP4, 132, 443..=443, 0));
+    let mut bed = Bed::new(parts).with_notices(sink);
     let whole = [
         tcp("198.51.100.7", 9, VIP4, 80, "S"),
         udp("198.51.100.7", 9, VIP4, 443, b"x"),
@@ -49,6 +51,18 @@ fn partial_checksums_are_told_of_and_whole_ones_are_not() {
             let got: Vec<_> = std::iter::from_fn(|| notices.next()).collect();
             assert_eq!(got, Vec::from_iter(expected.filter(|_| reported == 1)));
         }
+    }
+    // Linux leaves the checksum of SCTP at 0.
+    let mut init = crate::ports::packet("198.51.100.7", VIP4, 132, &crate::ports::sctp_init((9, 443), b"x"));
+    for (is_partial, reported) in [(false, 0), (true, 1)] {
+        if is_partial {
+            init[42..46].fill(0);
+        }
+        for _ in 0..3 {
+            assert_eq!(bed.send(24, &init).0, Verdict::Tx);
+            bed.advance(1);
+        }
+        assert_eq!(std::iter::from_fn(|| notices.next()).count(), reported);
     }
     // This UDP datagram has no checksum.
     let mut none = udp("198.51.100.7", 9, VIP4, 443, b"x");

@@ -27,7 +27,8 @@ fn parts_with_services() -> Parts {
 }
 
 /// Returns an SCTP packet with one chunk, or a UDP-Lite datagram whose checksum covers its header.
-/// The load balancer never verifies these checksums.
+/// The checksums are wrong, because the load balancer does not verify them in packets that it
+/// forwards.
 fn payload(protocol: u8, ports: (u16, u16), data: usize) -> Vec<u8> {
     let mut bytes = [ports.0.to_be_bytes(), ports.1.to_be_bytes()].concat();
     if protocol == SCTP {
@@ -39,8 +40,52 @@ fn payload(protocol: u8, ports: (u16, u16), data: usize) -> Vec<u8> {
     bytes
 }
 
+/// The initiate tag of [`sctp_init`].
+pub(crate) const INITIATE_TAG: [u8; 4] = [9, 8, 7, 6];
+
+/// Computes the CRC32c of an SCTP packet bit by bit, with an empty checksum field.
+pub(crate) fn crc32c(packet: &[u8]) -> [u8; 4] {
+    let bytes = packet[..8].iter().chain(&[0; 4]).chain(&packet[12..]);
+    let bits = bytes.flat_map(|byte| (0..8).map(move |bit| u32::from(byte >> bit & 1)));
+    let crc = bits.fold(u32::MAX, |crc, bit| crc >> 1 ^ if (crc ^ bit) & 1 == 1 { 0x82f6_3b78 } else { 0 });
+    (!crc).to_le_bytes()
+}
+
+/// Returns an SCTP packet with an INIT chunk, whose first parameter is padding with these bytes.
+pub(crate) fn sctp_init(ports: (u16, u16), padding: &[u8]) -> Vec<u8> {
+    let length = |bytes: usize| u16::try_from(bytes).unwrap().to_be_bytes();
+    let mut packet = [ports.0.to_be_bytes(), ports.1.to_be_bytes()].concat();
+    packet.extend([0, 0, 0, 0, 0, 0, 0, 0, 1, 0]);
+    packet.extend(length(24 + padding.len()));
+    packet.extend(INITIATE_TAG);
+    packet.extend([0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 7, 0x80, 0x05]);
+    packet.extend(length(4 + padding.len()));
+    packet.extend(padding);
+    let sum = crc32c(&packet);
+    packet[8..12].copy_from_slice(&sum);
+    packet
+}
+
+/// Returns a UDP-Lite packet whose checksum covers the whole packet.
+pub(crate) fn udp_lite(source: &str, vip: &str, ports: (u16, u16), data: &[u8]) -> Vec<u8> {
+    let mut packet = [ports.0.to_be_bytes(), ports.1.to_be_bytes()].concat();
+    packet.extend([0; 4]);
+    packet.extend(data);
+    let octets = |address: &str| match ip(address) {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    let length = u32::try_from(packet.len()).unwrap().to_be_bytes();
+    let summed = [&octets(source), &octets(vip), &length[..], &[0, UDP_LITE], &packet].concat();
+    let words =
+        summed.chunks(2).map(|word| u64::from(word[0]) << 8 | word.get(1).map_or(0, |low| u64::from(*low)));
+    let sum = !((words.sum::<u64>() % 0xffff) as u16);
+    packet[6..8].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
 /// Returns an unfragmented packet from `source` to `vip`.
-fn packet(source: &'static str, vip: &'static str, protocol: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn packet(source: &'static str, vip: &'static str, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = udp(source, 1, vip, 2, &payload[8..]);
     let at = if vip == VIP4 { 34 } else { 54 };
     frame.truncate(at);

@@ -12,6 +12,7 @@ use crate::icmp::{read_error, refresh};
 use crate::keyed::{PORT, framed, keyed_of};
 use crate::martians::echo;
 use crate::pieces::{Datagram, udp_payload};
+use crate::ports::{self, INITIATE_TAG, crc32c, sctp_init};
 
 const CLIENT4: &str = "198.51.100.7";
 const CLIENT6: &str = "2001:db8:9::7";
@@ -72,7 +73,7 @@ impl Case {
     fn has_service(&self) -> bool {
         self.flaw != Some(Flaw::OtherAddress)
             && match self.protocol {
-                6 | 17 => self.is_served,
+                6 | 17 | 132 | 136 => self.is_served,
                 // All packets of this protocol belong to one service.
                 protocol => protocol == 47,
             }
@@ -102,9 +103,12 @@ impl Case {
 
     fn frame(&self) -> Vec<u8> {
         let (source, vip) = (self.source(), self.destination());
+        let ports = (4000, if self.is_served { 443 } else { 81 });
         let mut frame = match self.protocol {
+            132 => ports::packet(source, vip, 132, &sctp_init(ports, b"question")),
+            136 => ports::packet(source, vip, 136, &ports::udp_lite(source, vip, ports, b"question")),
             6 => tcp(source, 4000, vip, if self.is_served { 80 } else { 81 }, self.flags),
-            _ => udp(source, 4000, vip, if self.is_served { 443 } else { 81 }, b"question"),
+            _ => udp(source, 4000, vip, ports.1, b"question"),
         };
         frame[if self.v6 { 20 } else { 23 }] = self.protocol;
         if !self.v6 {
@@ -136,7 +140,7 @@ impl Case {
             None => true,
             Some(Flaw::HeaderChecksum) => self.v6,
             // The checksums of other protocols are not verified.
-            Some(Flaw::Checksum) => !matches!(self.protocol, 6 | 17),
+            Some(Flaw::Checksum) => !matches!(self.protocol, 6 | 17 | 132 | 136),
             Some(_) => false,
         };
         let wanted = match self.reason() {
@@ -161,6 +165,7 @@ impl Case {
         }
         let reply = match self.error() {
             _ if self.protocol == 6 => Rejection::Reset,
+            _ if self.protocol == 132 => Rejection::Abort,
             (3, 3, _) | (1, 4, _) => Rejection::Port,
             (3, 2, _) | (4, 1, _) => Rejection::Protocol,
             _ => Rejection::Host,
@@ -172,8 +177,6 @@ impl Case {
     fn error(&self) -> (u8, u8, u32) {
         let has_ports = matches!(self.protocol, 17 | 136);
         match (self.v6, self.reason()) {
-            (false, _) if self.protocol == 132 => (3, 2, 0),
-            (true, _) if self.protocol == 132 => (4, 1, 6),
             (false, _) if has_ports => (3, 3, 0),
             (true, _) if has_ports => (1, 4, 0),
             (false, Some(DropReason::NoBackend)) => (3, 1, 0),
@@ -187,6 +190,9 @@ impl Case {
 
 fn bed(case: &Case) -> Bed {
     let mut parts = parts(gre_slots(2), &[1, 1]);
+    for (vip, protocol) in [(VIP4, 132), (VIP4, 136), (VIP6, 132), (VIP6, 136)] {
+        parts.bindings.push(binding(vip, protocol, 443..=443, 0));
+    }
     let denied = [(ip("198.51.100.66"), 32), (ip("2001:db8:66::"), 48)];
     let guard = Guard { deny: Some(PrefixSet::new(denied).into()), ..Guard::default() };
     let guard = std::sync::Arc::new(guard);
@@ -235,6 +241,26 @@ fn check_reset(case: &Case, frame: &[u8]) {
     assert_eq!(checksum.unwrap(), reset.checksum());
 }
 
+/// Checks the reply to an INIT against RFC 9260 §8.4: an ABORT with the initiate tag and without the
+/// T bit.
+fn check_abort(case: &Case, frame: &[u8]) {
+    let (headers, payload) = IpHeaders::from_slice(&frame[14 + 4 * usize::from(case.is_tagged)..]).unwrap();
+    let (source, destination) = match &headers {
+        IpHeaders::Ipv4(ip, _) => {
+            assert_eq!(ip.calc_header_checksum(), ip.header_checksum);
+            (IpAddr::from(ip.source), IpAddr::from(ip.destination))
+        }
+        IpHeaders::Ipv6(ip, _) => (ip.source.into(), ip.destination.into()),
+    };
+    assert_eq!((source, destination), (ip(case.destination()), ip(case.source())));
+    let port: u16 = if case.is_served { 443 } else { 81 };
+    let ports = [port.to_be_bytes(), 4000_u16.to_be_bytes()].concat();
+    let abort = payload.payload;
+    assert_eq!((payload.ip_number.0, abort.len(), &abort[..4]), (132, 16, &ports[..]));
+    assert_eq!((&abort[4..8], &abort[12..]), (&INITIATE_TAG[..], &[6, 0, 0, 4][..]));
+    assert_eq!(abort[8..12], crc32c(abort));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
     #[test]
@@ -246,13 +272,14 @@ proptest! {
         let (verdict, out) = bed.send(60, &sent);
         let counters = [
             &bed.counters.resets_sent,
+            &bed.counters.aborts_sent,
             &bed.counters.unreachables_sent,
             &bed.counters.rejected_no_backend,
             &bed.counters.rejected_no_vip,
         ].map(Counter::read);
         if !case.is_rejected() {
             prop_assert_eq!(verdict, case.reason().map_or(Verdict::Tx, Verdict::Drop));
-            prop_assert_eq!(counters, [0; 4]);
+            prop_assert_eq!(counters, [0; 5]);
             if let Some(reason) = case.reason() {
                 prop_assert_eq!(bed.counters.drops(reason), 1);
             }
@@ -260,13 +287,15 @@ proptest! {
         }
         prop_assert_eq!(verdict, Verdict::Reply);
         prop_assert_eq!((&out[..6], &out[6..12]), (&sent[6..12], &sent[..6]));
-        let is_tcp = u64::from(case.protocol == 6);
+        let [is_tcp, is_sctp] = [6, 132].map(|protocol| u64::from(case.protocol == protocol));
         let is_down = u64::from(case.reason() == Some(DropReason::NoBackend));
-        prop_assert_eq!(counters, [is_tcp, 1 - is_tcp, is_down, 1 - is_down]);
+        prop_assert_eq!(counters, [is_tcp, is_sctp, 1 - is_tcp - is_sctp, is_down, 1 - is_down]);
         let dropped: u64 = DropReason::ALL.iter().map(|reason| bed.counters.drops(*reason)).sum();
         prop_assert_eq!(dropped, 0);
         if case.protocol == 6 {
             check_reset(&case, &out);
+        } else if case.protocol == 132 {
+            check_abort(&case, &out);
         } else {
             let link = 14 + 4 * usize::from(case.is_tagged);
             let plain = [&out[..12], &out[link - 2..]].concat();
@@ -327,6 +356,10 @@ fn later_fragments_and_icmp_packets_are_not_rejected() {
             let payload = [payload, vec![0; 1_000]].concat();
             let pieces = Datagram { source, vip, protocol: 6, id: id + 20, payload }.cut(512);
             assert_eq!(bed.all(&pieces[0])[0].0, Verdict::Drop(reason));
+            // The checksum of a fragmented SCTP packet is unknown too.
+            let payload = sctp_init((4000, port), &[0; 1_000]);
+            let pieces = Datagram { source, vip, protocol: 132, id: id + 30, payload }.cut(512);
+            assert_eq!(bed.all(&pieces[0])[0].0, Verdict::Drop(DropReason::NoVip));
         }
         assert_eq!(bed.send(24, &echo(source, vip)).0, Verdict::Reply);
     }
@@ -342,13 +375,18 @@ fn unanswerable_packets_do_not_count_against_the_rate_limit() {
         [|frame| frame[0] |= 1, |frame| *frame.last_mut().unwrap() ^= 1, |frame| frame[20] |= 0x20];
     for (number, damage) in (0..).zip(damage) {
         for port in 0..300 {
-            for mut frame in
-                [tcp(CLIENT4, 5000 + port, VIP4, 81, "S"), udp(CLIENT4, port, VIP4, 81, b"question")]
-            {
+            let udp_lite = ports::udp_lite(CLIENT4, VIP4, (port, 81), b"question");
+            for mut frame in [
+                tcp(CLIENT4, 5000 + port, VIP4, 81, "S"),
+                udp(CLIENT4, port, VIP4, 81, b"question"),
+                ports::packet(CLIENT4, VIP4, 132, &sctp_init((port, 81), b"question")),
+                ports::packet(CLIENT4, VIP4, 136, &udp_lite),
+            ] {
                 frame[18..20].copy_from_slice(&port.to_be_bytes());
                 damage(&mut frame);
-                let is_first_fragment_of_udp = number == 2 && frame[23] == 17;
-                if !is_first_fragment_of_udp {
+                // The first fragment of UDP and UDP-Lite gets an ICMP error.
+                let is_rejected_fragment = number == 2 && matches!(frame[23], 17 | 136);
+                if !is_rejected_fragment {
                     let frame = refresh(frame);
                     assert!(matches!(bed.send(24, &frame).0, Verdict::Drop(_)), "{number}");
                 }

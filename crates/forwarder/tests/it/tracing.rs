@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use crate::bed::*;
 use crate::icmp::without_df;
 use crate::pieces::*;
+use crate::ports;
 use crate::tunnels::{from, machines, wrapped};
 
 const CLOCK: u64 = 1_700_000_000;
@@ -131,6 +132,48 @@ fn tcp_is_marked_behind_its_options() {
     step.write(&mut frame, &mark.sign(&traced.key, &flow)).unwrap();
     let _ = traced.bed.send(24, &frame);
     assert_eq!(traced.reported().map(|reported| (reported.flow, reported.mark)), Some((flow, mark)));
+}
+
+#[test]
+fn sctp_init_and_udp_lite_are_reported() {
+    let mut parts = parts(gre_slots(2), &[1; 2]);
+    for (vip, protocol) in [(VIP4, 132), (VIP4, 136), (VIP6, 132), (VIP6, 136)] {
+        parts.bindings.push(binding(vip, protocol, 443..=443, 0));
+    }
+    let mut traced = Traced::usual(parts);
+    for (source, vip) in [(CLIENT, VIP4), (CLIENT6, VIP6)] {
+        for protocol in [132, 136] {
+            let flow = Flow::new((ip(source), 4000), (ip(vip), 443), protocol).unwrap();
+            let later = Flow::new((ip(source), 0), (ip(vip), 0), protocol).unwrap();
+            let mark = traced.mark();
+            let [signed, signed_later] = [flow, later].map(|flow| mark.sign(&traced.key, &flow));
+            let payload = |data: &[u8]| match protocol {
+                132 => ports::sctp_init((4000, 443), data),
+                _ => ports::udp_lite(source, vip, (4000, 443), data),
+            };
+            let frame = ports::packet(source, vip, protocol, &payload(&signed));
+            assert_eq!(traced.bed.send(24, &frame).0, Verdict::Tx);
+            let report = traced.reported().unwrap();
+            assert_eq!(
+                (report.flow, report.mark, report.explanation.outcome),
+                (flow, mark, Outcome::Forward)
+            );
+            // Both fragments of a packet have a mark.
+            let padding: &[u8] = if protocol == 132 { &[0; 4] } else { &[] };
+            let payload = payload(&[&signed[..], padding, &signed_later].concat());
+            let first = payload.len() - MARK_BYTES;
+            let whole = Datagram { source, vip, protocol, id: 9, payload };
+            for (piece, expected) in [(whole.piece(0, first), flow), (whole.piece(first, first + 64), later)]
+            {
+                let _ = traced.bed.all(&piece);
+                assert_eq!(
+                    traced.reported().map(|report| (report.flow, report.mark)),
+                    Some((expected, mark))
+                );
+            }
+        }
+    }
+    assert_eq!(traced.counts(), (12, [0; 6]));
 }
 
 #[test]

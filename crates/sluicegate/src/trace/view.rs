@@ -7,8 +7,8 @@ use admin::view::Step;
 use control_plane::trace_report::{Opened, Report};
 use serde::Serialize;
 
+use super::Arguments;
 use super::link::Link;
-use super::{Arguments, Protocol};
 use admin_client::word;
 
 /// A running trace with the reports received so far.
@@ -91,10 +91,7 @@ impl Trace {
             trace: format!("{id:016x}"),
             source: arguments.source,
             destination: arguments.destination,
-            protocol: match arguments.protocol {
-                Protocol::Tcp => "tcp",
-                Protocol::Udp => "udp",
-            },
+            protocol: arguments.protocol.name(),
             via: arguments.via,
             via_mac: link.router_mac(),
             interface: link.interface.clone(),
