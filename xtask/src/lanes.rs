@@ -47,7 +47,7 @@ impl Lane {
     /// Returns the Debian packages that the lane needs.
     pub(crate) fn packages(self) -> Vec<&'static str> {
         match self {
-            Self::Unit => [setup::BUILD, setup::PACKAGES].concat(),
+            Self::Unit => [setup::BUILD, setup::PACKAGES, setup::INSTRUCTIONS].concat(),
             Self::Net => {
                 let pages = [setup::QUICK_START, setup::HOW_TO].concat();
                 [setup::BUILD, setup::BED, setup::SERVICE, setup::CAPTURE, &pages, setup::ROUTERS].concat()

@@ -72,7 +72,7 @@ pub(crate) const PACKAGES: &[&str] = &["rpm", "skopeo"];
 /// Packages for `packages --try`.
 pub(crate) const TRY_PACKAGES: &[&str] = &["libcap2-bin", "skopeo", "umoci"];
 
-/// The package for `bench instructions`.
+/// The package for `bench instructions`, and for tests that count the instructions of readers.
 pub(crate) const INSTRUCTIONS: &[&str] = &["valgrind"];
 
 /// Packages for `bench testpmd`.

@@ -111,6 +111,18 @@ impl Suffix {
         (length <= width(address) && bits & !low(length) == 0).then_some(Self { address, length })
     }
 
+    /// Returns the suffix of this length that matches an address. A length above the width of the
+    /// address is reduced.
+    #[must_use]
+    pub fn of(address: IpAddr, length: u8) -> Self {
+        let length = length.min(width(address));
+        let address = match address {
+            IpAddr::V4(v4) => IpAddr::V4((v4.to_bits() & low32(length)).into()),
+            IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & low(length)).into()),
+        };
+        Self { address, length }
+    }
+
     /// Returns the suffix as an address whose other bits are zero.
     #[must_use]
     pub fn address(&self) -> IpAddr {

@@ -72,7 +72,7 @@ pub use self::field::Field;
 pub use self::include::{MAX_BYTES, gather, read_text};
 pub use self::message::{Expected, Message};
 pub use self::natural::natural;
-pub use self::near_miss::hint;
+pub use self::near_miss::{MAX_KNOWN, hint};
 pub use self::problem::{Problem, Problems, Severity};
 pub use self::quantity::{format_duration, parse_duration};
 pub use self::questions::{Asked, Question, Questions};

@@ -36,7 +36,7 @@ pub fn hint<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<
 
 const MAX_CHARS: usize = 64;
 /// The maximum number of known words for which a hint is given.
-pub(crate) const MAX_KNOWN: usize = 1_024;
+pub const MAX_KNOWN: usize = 1_024;
 
 #[cfg(test)]
 mod tests {

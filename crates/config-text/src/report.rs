@@ -13,6 +13,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::excerpt::{Excerpt, excerpt};
@@ -162,6 +163,8 @@ pub struct Report {
     renamed: &'static [Renamed],
     /// The recorded schema. `None` if no schema is recorded.
     questions: Option<Mutex<Questions>>,
+    /// The work that hints have caused so far, in pairs of compared characters.
+    compared: AtomicUsize,
 }
 
 /// Creates a report without files and problems.
@@ -169,7 +172,7 @@ impl Default for Report {
     fn default() -> Self {
         let texts = std::iter::repeat_with(OnceLock::new).take(MAX_FILES).collect();
         let (collected, hidden) = (Mutex::default(), Mutex::default());
-        Self { texts, collected, hidden, renamed: &[], questions: None }
+        Self { texts, collected, hidden, renamed: &[], questions: None, compared: AtomicUsize::new(0) }
     }
 }
 
@@ -269,6 +272,19 @@ impl Report {
         self.push(Ground::Absence, place, message.into());
     }
 
+    /// Returns the hint of [`hint`] for a name that the text refers to. A text may have many names,
+    /// and each is compared with all known names, so only the first names get a hint.
+    pub fn hint<'k>(&self, name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<String> {
+        let known: Vec<&str> = known.into_iter().take(MAX_KNOWN + 1).collect();
+        let pairs = name.len() * known.iter().map(|known| known.len()).sum::<usize>();
+        if self.compared.fetch_add(pairs, Ordering::Relaxed) > MAX_COMPARED {
+            return None;
+        }
+        #[cfg(test)]
+        crate::steps::add(pairs);
+        hint(name, known)
+    }
+
     /// Reports a reference to a section that does not exist. `kind` is the kind of section in
     /// words, such as `prefix group`. The help line suggests the most similar of the `known` names,
     /// or lists some of the known names.
@@ -279,7 +295,7 @@ impl Report {
         kind: &str,
     ) {
         let known: Vec<&str> = known.into_iter().map(|known| &**known).take(MAX_KNOWN + 1).collect();
-        let help = hint(&name.value, known.iter().copied()).unwrap_or_else(|| {
+        let help = self.hint(&name.value, known.iter().copied()).unwrap_or_else(|| {
             let section = kind.to_ascii_lowercase().replace(' ', "_");
             match known.len() {
                 0 => format!("add a section [{section}.{}]", name.value),
@@ -412,6 +428,8 @@ impl Report {
 /// The distance in bytes between two file positions for which the number of preceding characters is
 /// stored.
 const STRIDE: usize = 1_024;
+/// The work after which names get no more hints. It takes about a tenth of a second.
+const MAX_COMPARED: usize = 1 << 24;
 /// The maximum number of files in a configuration. The limit is high enough for a separate file for
 /// each VIP of a large cluster.
 pub(crate) const MAX_FILES: usize = 1_024;

@@ -286,3 +286,14 @@ fn cost_of_many_problems_on_one_line_is_linear() {
     let many = steps(8_000);
     assert!(many <= 9 * few, "{few} steps, {many} steps for a line 8 times as long");
 }
+
+#[test]
+fn hints_of_a_report_take_bounded_work() {
+    let known: Vec<String> = (0..1_000).map(|number| format!("{number:060}")).collect();
+    let report = Report::default();
+    let work = steps::of(|| {
+        (0..20)
+            .for_each(|number| _ = report.hint(&format!("{number:061}"), known.iter().map(String::as_str)));
+    });
+    assert!(work < 2 << 24, "{work} pairs of characters were compared");
+}

@@ -6,31 +6,114 @@
 //! References: RFC 4760 (next hop of a route), RFC 8950 (IPv4 routes with IPv6 next hops), RFC 4271
 //! §5.1.5 (LOCAL_PREF is sent to internal peers only).
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ::bgp::Family;
 use forwarder::Prefix;
 
 use super::announce::AnnounceDraft;
 use super::bgp::{BgpDraft, BgpPeer, PeerDraft};
-use super::machine::MachineDraft;
 use super::sections::{Sections, announced, routes};
 use super::vip::VipDraft;
 
 /// Checks the announcements of all VIPs.
 pub(super) fn check(sections: &Sections<'_>, bgp: &BgpDraft) {
+    let receivers = Receivers::new(sections, bgp);
     for (vip, announce) in announced(sections) {
-        families(sections, bgp, vip, announce);
-        local_pref(sections, bgp, announce);
+        let peers = receivers.of(&announce.announce.peers);
+        families(sections, &peers, vip, announce);
+        local_pref(sections, bgp, &peers, announce);
     }
 }
 
-fn families(sections: &Sections<'_>, bgp: &BgpDraft, vip: &VipDraft, announce: &AnnounceDraft) {
-    let machines: Vec<(&MachineDraft, Vec<&BgpPeer>)> = sections
-        .machines_of(vip.shard())
-        .map(|machine| (machine, receivers(bgp, announce, machine)))
-        .filter(|(_, peers)| !peers.is_empty())
-        .collect();
+/// What a set of peers can carry. Machines are identified by their numbers.
+#[derive(Clone, Default)]
+struct Carried {
+    /// The peers that all machines have.
+    everywhere: Flags,
+    machines: BTreeMap<usize, Flags>,
+    has_internal: bool,
+    has_external: bool,
+}
+
+/// The properties of the peers of one machine.
+#[derive(Clone, Copy, Default)]
+struct Flags {
+    has_peer: bool,
+    /// `true` if a peer can carry IPv4 routes, and `true` if a peer can carry IPv6 routes.
+    families: [bool; 2],
+}
+
+impl Flags {
+    fn of(peer: &BgpPeer) -> Self {
+        Self { has_peer: true, families: Family::ALL.map(|family| carries(peer, family)) }
+    }
+
+    fn or(self, other: Self) -> Self {
+        let [(a4, b4), (a6, b6)] = [0, 1].map(|at| (self.families[at], other.families[at]));
+        Self { has_peer: self.has_peer | other.has_peer, families: [a4 | b4, a6 | b6] }
+    }
+
+    fn carry(self, family: Family) -> bool {
+        Family::ALL.into_iter().zip(self.families).any(|(own, carries)| own == family && carries)
+    }
+}
+
+impl Carried {
+    fn add(&mut self, other: &Self) {
+        self.everywhere = self.everywhere.or(other.everywhere);
+        self.has_internal |= other.has_internal;
+        self.has_external |= other.has_external;
+        for (machine, flags) in &other.machines {
+            let own = self.machines.entry(*machine).or_default();
+            *own = own.or(*flags);
+        }
+    }
+}
+
+/// The peers by their names.
+struct Receivers<'b> {
+    by_name: BTreeMap<&'b str, Carried>,
+    all: Carried,
+}
+
+impl<'b> Receivers<'b> {
+    fn new(sections: &Sections<'_>, bgp: &'b BgpDraft) -> Self {
+        let (mut by_name, mut all) = (BTreeMap::<&str, Carried>::new(), Carried::default());
+        for PeerDraft { peer, machines, .. } in &bgp.peers {
+            let (flags, is_internal) = (Flags::of(peer), peer.asn == bgp.asn());
+            let listed = machines.iter().filter_map(|name| sections.machine_named(&name.value));
+            let one = Carried {
+                everywhere: if machines.is_empty() { flags } else { Flags::default() },
+                machines: listed.map(|machine| (machine, flags)).collect(),
+                has_internal: is_internal,
+                has_external: !is_internal,
+            };
+            by_name.entry(&peer.name).or_default().add(&one);
+            all.add(&one);
+        }
+        Self { by_name, all }
+    }
+
+    /// Returns the peers with these names, or all peers if there are no names.
+    fn of(&self, names: &[Arc<str>]) -> Carried {
+        if names.is_empty() {
+            return self.all.clone();
+        }
+        let mut found = Carried::default();
+        names.iter().filter_map(|name| self.by_name.get(&**name)).for_each(|peers| found.add(peers));
+        found
+    }
+}
+
+fn families(sections: &Sections<'_>, peers: &Carried, vip: &VipDraft, announce: &AnnounceDraft) {
+    let of = |number| peers.everywhere.or(peers.machines.get(&number).copied().unwrap_or_default());
+    let numbered = sections.machines.iter().enumerate();
+    let served =
+        numbered.filter(|(_, machine)| vip.shard().is_none() || machine.shard.as_ref() == vip.shard());
+    let machines: Vec<_> =
+        served.map(|(number, machine)| (machine, of(number))).filter(|(_, flags)| flags.has_peer).collect();
     if machines.is_empty() {
         return;
     }
@@ -38,11 +121,10 @@ fn families(sections: &Sections<'_>, bgp: &BgpDraft, vip: &VipDraft, announce: &
     let first = |family| all.iter().find(|route| is_of(route, family));
     let wanted: Vec<(Family, &Prefix)> =
         Family::ALL.iter().filter_map(|family| Some((*family, first(*family)?))).collect();
-    let carries = |peers: &[&BgpPeer], family| peers.iter().any(|peer| carries(peer, family));
-    let reaches = |family| machines.iter().any(|(_, peers)| carries(peers, family));
+    let reaches = |family| machines.iter().any(|(_, flags)| flags.carry(family));
     let reaches_none = !wanted.iter().any(|(family, _)| reaches(*family));
     for (family, route) in wanted {
-        let Some((machine, _)) = machines.iter().find(|(_, peers)| !carries(peers, family)) else { continue };
+        let Some((machine, _)) = machines.iter().find(|(_, flags)| !flags.carry(family)) else { continue };
         let whose = if reaches(family) { format!(" of machine \"{}\"", machine.name) } else { String::new() };
         let message = not_carried(vip, family, route, &whose);
         if reaches_none {
@@ -67,11 +149,6 @@ fn not_carried(vip: &VipDraft, family: Family, route: &Prefix, whose: &str) -> (
     (message, help)
 }
 
-fn receivers<'b>(bgp: &'b BgpDraft, announce: &AnnounceDraft, machine: &MachineDraft) -> Vec<&'b BgpPeer> {
-    let receives = |peer: &&BgpPeer| peer.is_of(&machine.name) && announce.announce.is_for(&peer.name);
-    bgp.peers.iter().map(|draft| &draft.peer).filter(receives).collect()
-}
-
 fn is_of(route: &Prefix, family: Family) -> bool {
     route.address().is_ipv4() == (family == Family::Ipv4)
 }
@@ -89,11 +166,9 @@ fn carries(peer: &BgpPeer, family: Family) -> bool {
     peer.families.contains(&family) && has_hop
 }
 
-fn local_pref(sections: &Sections<'_>, bgp: &BgpDraft, announce: &AnnounceDraft) {
+fn local_pref(sections: &Sections<'_>, bgp: &BgpDraft, peers: &Carried, announce: &AnnounceDraft) {
     let Some(place) = &announce.local_pref else { return };
-    let receives = |draft: &&PeerDraft| announce.announce.is_for(&draft.peer.name);
-    let asns: BTreeSet<u32> = bgp.peers.iter().filter(receives).map(|draft| draft.peer.asn).collect();
-    if !asns.is_empty() && !asns.contains(&bgp.asn()) {
+    if peers.has_external && !peers.has_internal {
         let message = format!("local_pref has no effect, because no peer of this VIP is in AS {}", bgp.asn());
         sections.report.warning(place, (message, "use med or prepend for external peers"));
     }

@@ -4,9 +4,9 @@
 //! `announcement_checks` checks which routes can be sent to them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use config_text::At;
 use forwarder::Prefix;
 
 use super::announce::AnnounceDraft;
@@ -19,8 +19,9 @@ use super::{announcement_checks, sessions};
 /// Checks the announcements of all VIPs. `bgp` is `None` if there is no section `[bgp]`, and
 /// `Some(None)` if the section is invalid.
 pub(super) fn check(sections: &Sections<'_>, bgp: Option<Option<&BgpDraft>>, pools: &[Arc<Pool>]) {
+    let machines = machine_names(sections);
     for (vip, announce) in announced(sections) {
-        known(sections, &announce.backups, &machine_names(sections), "machine");
+        known(sections, &announce.backups, &machines, "machine");
         serving(sections, vip, announce, pools);
         aggregates(sections, vip, announce);
     }
@@ -55,16 +56,13 @@ fn serving(sections: &Sections<'_>, vip: &VipDraft, announce: &AnnounceDraft, po
     for service in &vip.services {
         let at = pools.binary_search_by(|pool| pool.name.cmp(&service.pool.value));
         let Some(pool) = at.ok().and_then(|at| pools.get(at)) else { continue };
-        let backends: BTreeSet<&Arc<str>> = pool.members.iter().map(|member| &member.backend.name).collect();
-        if backends.len() < wanted {
+        let count = pool.members.len();
+        if count < wanted {
             let message = format!(
-                "VIP \"{}\" needs {wanted} serving backends, but pool \"{}\" has {}",
-                vip.name,
-                pool.name,
-                backends.len()
+                "VIP \"{}\" needs {wanted} serving backends, but pool \"{}\" has {count}",
+                vip.name, pool.name
             );
-            let help =
-                format!("reduce the number to {} or less, or add backends to the pool", backends.len());
+            let help = format!("reduce the number to {count} or less, or add backends to the pool");
             sections.report.error(&announce.min_serving.place, (message, help));
             return;
         }
@@ -73,10 +71,11 @@ fn serving(sections: &Sections<'_>, vip: &VipDraft, announce: &AnnounceDraft, po
 
 fn aggregates(sections: &Sections<'_>, vip: &VipDraft, announce: &AnnounceDraft) {
     let group = vip.group.as_ref().and_then(|named| sections.groups.get(&named.value));
+    let addresses: BTreeSet<IpAddr> = vip.addresses.iter().map(|at| at.value).collect();
     for aggregate in &announce.aggregates {
-        let address = vip.addresses.iter().any(|at| aggregate.value.contains(at.value));
-        let covers = |inner: &At<Prefix>| aggregate.value.covers(&inner.value);
-        if !address && !group.is_some_and(|group| group.prefixes.iter().any(covers)) {
+        let first = addresses.range(aggregate.value.address()..).next();
+        let address = first.is_some_and(|address| aggregate.value.contains(*address));
+        if !address && !group.is_some_and(|group| group.has_inside(&aggregate.value)) {
             let message =
                 format!("aggregate {} contains no address of VIP \"{}\"", aggregate.value, vip.name);
             sections.report.error(&aggregate.place, message);

@@ -195,11 +195,11 @@ impl Sections<'_> {
     fn outer_families(&self) {
         for pool in self.pools.values() {
             let Some(encapsulation) = self.encapsulation(pool.encapsulation.as_ref()) else { continue };
+            let lacking = [false, true].map(|ipv4| self.without_source(pool.shard(), encapsulation, ipv4));
             for backend in &pool.backends {
                 let address = backend.address.value;
                 let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
-                let lacking = self.without_source(pool.shard(), encapsulation, address.is_ipv4());
-                let Some(machine) = lacking else { continue };
+                let Some(machine) = lacking[usize::from(address.is_ipv4())] else { continue };
                 let message = format!(
                     "machine \"{}\" has no {family} source address for packets to {address}",
                     machine.name

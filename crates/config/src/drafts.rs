@@ -95,12 +95,13 @@ impl<'r> Drafts<'r> {
 impl Sections<'_> {
     /// Returns one pool for each remote cluster that a VIP refers to.
     fn remote_pools(&self, vip: &VipDraft, groups: &[Arc<PrefixGroup>]) -> Vec<RemotePool> {
-        let group =
-            vip.group.as_ref().and_then(|named| groups.iter().find(|known| known.name == named.value));
+        let group = vip.group.as_ref().and_then(|named| {
+            groups.get(groups.binary_search_by(|known| known.name.cmp(&named.value)).ok()?)
+        });
         let prefixes = group.map_or(&[][..], |group| &group.prefixes);
         let checks = peers::checks(self, &vip.remote_checks, remotes::DIRECT);
         let Self { remotes, encapsulations, .. } = self;
-        remote::Parts { remotes, encapsulations, prefixes, checks: &checks }.of(vip)
+        remote::Parts { remotes, encapsulations, prefixes, checks: checks.into() }.of(vip)
     }
 
     /// Warns about peers without health checks, and about packets that are too long for

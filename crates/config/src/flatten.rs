@@ -31,15 +31,15 @@ impl Sections<'_> {
         for (name, inner) in &order {
             let name = *name;
             let checks: Arc<[_]> = checks.remove(name).unwrap_or_default().into_values().collect();
-            let members = self.members_of(name, inner, &done, &checks);
-            total = total.saturating_add(members.len());
+            let of = |reference: &&PoolReference| done.get(&*reference.pool.value).map_or(0, Members::len);
+            total += self.pools[name].backends.len() + inner.iter().map(of).sum::<usize>();
             if total > MAX_MEMBERS {
                 let message = format!("all pools together have more than {MAX_MEMBERS} backends");
                 let help = "a backend is counted once for each pool that contains it";
                 self.report.error(&self.pools[name].place, (message, help));
                 return Vec::new();
             }
-            done.insert(name, members);
+            done.insert(name, self.members_of(name, inner, &done, &checks));
         }
         let rings = keyed::rings(self);
         done.into_iter().map(|(name, members)| Arc::new(self.pool(name, members, rings.get(name)))).collect()
@@ -105,19 +105,19 @@ impl Sections<'_> {
     /// to unknown pools and references that close a cycle are dropped.
     fn order(&self) -> Vec<(&str, Vec<&PoolReference>)> {
         let mut ordered = Vec::with_capacity(self.pools.len());
-        // Unvisited pools have no entry. The entry is `false` while the pool is on the current
-        // path, and `true` when the pool is finished.
-        let mut states: BTreeMap<&str, bool> = BTreeMap::new();
+        // Unvisited pools have no entry. The entry is the position of the pool while the pool is
+        // on the current path, and `None` when the pool is finished.
+        let mut states: BTreeMap<&str, Option<usize>> = BTreeMap::new();
         for (start, draft) in &self.pools {
             if states.contains_key(&**start) {
                 continue;
             }
-            states.insert(start, false);
+            states.insert(start, Some(0));
             let mut path = vec![Step::new(start, draft)];
             while let Some(step) = path.last_mut() {
                 let Some(reference) = step.left.next() else {
                     let Some(step) = path.pop() else { break };
-                    states.insert(step.name, true);
+                    states.insert(step.name, None);
                     ordered.push((step.name, step.kept));
                     continue;
                 };
@@ -126,11 +126,11 @@ impl Sections<'_> {
                     continue;
                 };
                 match states.get(&**name) {
-                    Some(false) => self.cycle(&path, reference),
-                    Some(true) => step.kept.push(reference),
+                    Some(Some(depth)) => self.cycle(&path[*depth..], reference),
+                    Some(None) => step.kept.push(reference),
                     None => {
                         step.kept.push(reference);
-                        states.insert(name, false);
+                        states.insert(name, Some(path.len()));
                         path.push(Step::new(name, inner));
                     }
                 }
@@ -204,14 +204,14 @@ impl Sections<'_> {
         members
     }
 
+    /// Reports a reference from the last pool of a path to the first.
     fn cycle(&self, path: &[Step<'_>], reference: &PoolReference) {
         let target = &*reference.pool.value;
-        let ring = path.iter().map(|step| step.name).skip_while(|name| *name != target);
-        let ring: Vec<&str> = ring.chain([target]).collect();
-        let message = if ring.len() <= 33 {
+        let message = if path.len() <= 32 {
+            let ring: Vec<&str> = path.iter().map(|step| step.name).chain([target]).collect();
             format!("pools contain each other in a cycle, {}", ring.join(" -> "))
         } else {
-            format!("{} pools contain each other in a cycle through pool \"{target}\"", ring.len() - 1)
+            format!("{} pools contain each other in a cycle through pool \"{target}\"", path.len())
         };
         self.report.error(&reference.pool.place, (message, "remove one of these references"));
     }

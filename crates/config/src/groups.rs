@@ -3,7 +3,7 @@
 //! prefix that occurs twice is an error. The module `consistency` checks services that have the
 //! same suffix and ports.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -64,8 +64,9 @@ fn fits(sections: &Sections<'_>, group: &GroupDraft, suffix: &At<Suffix>) {
 /// Warns about a VIP address that also belongs to a machine. Packets to machine addresses go to the
 /// kernel, so the VIP does not work at that address.
 fn own_addresses(sections: &Sections<'_>) {
+    let grouped = Grouped::new(sections);
     for address in sections.machines.iter().flat_map(|machine| &machine.addresses) {
-        let Some((vip, suffix)) = vip_of(sections, address.value) else { continue };
+        let Some((vip, suffix)) = grouped.vip_of(address.value) else { continue };
         let message = format!(
             "machine address {} is also an address of VIP \"{}\" through suffix {suffix}",
             address.value, vip.name
@@ -75,18 +76,34 @@ fn own_addresses(sections: &Sections<'_>) {
     }
 }
 
-/// Returns the VIP that matches an address. The longest prefix takes precedence, followed by the
-/// longest suffix, as in packet threads.
-fn vip_of<'s>(sections: &'s Sections<'_>, address: IpAddr) -> Option<(&'s VipDraft, Suffix)> {
-    let prefixes = sections.groups.iter().flat_map(|(name, group)| {
-        group.prefixes.iter().filter(|at| at.value.contains(address)).map(move |at| (at.value.length(), name))
-    });
-    let (_, group) = prefixes.max()?;
-    let of_group = |vip: &&VipDraft| vip.group.as_ref().is_some_and(|named| named.value == *group);
-    let suffixes = sections.vips.iter().filter(of_group).flat_map(|vip| {
-        vip.suffixes.iter().filter(|at| at.value.matches(address)).map(move |at| (vip, at.value))
-    });
-    suffixes.max_by_key(|(_, suffix)| suffix.length())
+/// The prefixes and suffixes of all groups.
+struct Grouped<'s> {
+    /// The group of each prefix, by its name. If several groups have a prefix, the last group.
+    prefixes: BTreeMap<Prefix, &'s Arc<str>>,
+    suffixes: BTreeMap<(&'s Arc<str>, Suffix), &'s VipDraft>,
+}
+
+impl<'s> Grouped<'s> {
+    fn new(sections: &'s Sections<'_>) -> Self {
+        let prefixes = sections
+            .groups
+            .iter()
+            .flat_map(|(name, group)| group.prefixes.iter().map(move |at| (at.value, name)));
+        let suffixes = sections.vips.iter().filter_map(|vip| Some((vip, &vip.group.as_ref()?.value)));
+        let suffixes =
+            suffixes.flat_map(|(vip, group)| vip.suffixes.iter().map(move |at| ((group, at.value), vip)));
+        Self { prefixes: prefixes.collect(), suffixes: suffixes.collect() }
+    }
+
+    /// Returns the VIP of an address, and its suffix. The longest prefix and then the longest suffix
+    /// that match the address decide.
+    fn vip_of(&self, address: IpAddr) -> Option<(&'s VipDraft, Suffix)> {
+        let group = (0..=128).rev().find_map(|length| self.prefixes.get(&Prefix::of(address, length)))?;
+        (0..=128).rev().find_map(|length| {
+            let suffix = Suffix::of(address, length);
+            Some((*self.suffixes.get(&(*group, suffix))?, suffix))
+        })
+    }
 }
 
 fn unused(sections: &Sections<'_>) {
@@ -99,26 +116,49 @@ fn unused(sections: &Sections<'_>) {
 }
 
 /// Warns if a machine has more prefixes than fit into its XDP filter. The filter then contains
-/// wider prefixes, so packets to other addresses in these prefixes no longer reach the kernel.
+/// wider prefixes, so packets to other addresses in these prefixes no longer reach the kernel. Only
+/// the first shard is reported.
 fn room(sections: &Sections<'_>) {
-    let shards: BTreeSet<Option<&Arc<str>>> =
-        sections.machines.iter().map(|machine| machine.shard.as_ref()).collect();
-    let mut reported = BTreeSet::new();
-    for shard in shards {
-        let served = sections.vips.iter().filter(|vip| vip.shard().is_none_or(|own| Some(own) == shard));
-        let names: BTreeSet<&Arc<str>> =
-            served.filter_map(|vip| vip.group.as_ref()).map(|named| &named.value).collect();
-        let groups: Vec<&GroupDraft> = names.iter().filter_map(|name| sections.groups.get(*name)).collect();
-        if reported.insert(names) {
-            room_for(sections, &groups, shard);
+    let mut named: BTreeMap<Option<&Arc<str>>, BTreeSet<&Arc<str>>> = BTreeMap::new();
+    for vip in &sections.vips {
+        named.entry(vip.shard()).or_default().extend(vip.group.iter().map(|group| &group.value));
+    }
+    let shards: BTreeSet<_> = sections.machines.iter().map(|machine| machine.shard.as_ref()).collect();
+    // A group is aggregated once, because many shards may use it.
+    let mut known: BTreeMap<&Arc<str>, Vec<Prefix>> = BTreeMap::new();
+    let mut all = |names: BTreeSet<&'_ Arc<str>>| -> Vec<Prefix> {
+        let groups = names.into_iter().filter_map(|name| sections.groups.get(name));
+        let once = |group: &'_ GroupDraft| whole(&values(&group.prefixes));
+        groups.flat_map(|group| known.entry(&group.name).or_insert_with(|| once(group)).clone()).collect()
+    };
+    let common = named.remove(&None).unwrap_or_default();
+    let first = common.first().copied();
+    let shared = whole(&all(common));
+    if !room_for(sections, first, &shared, None) {
+        return;
+    }
+    for (shard, names) in named.into_iter().filter(|(shard, _)| shards.contains(shard)) {
+        let first = first.or(names.first().copied());
+        if !room_for(sections, first, &[&shared[..], &all(names)].concat(), shard) {
+            return;
         }
     }
 }
 
-fn room_for(sections: &Sections<'_>, groups: &[&GroupDraft], shard: Option<&Arc<str>>) {
-    let prefixes: Vec<Prefix> = groups.iter().flat_map(|group| values(&group.prefixes)).collect();
-    let widened = aggregate(&prefixes, FILTER_PREFIXES).widened;
-    let (Some(first), [_, ..]) = (groups.first(), widened.as_slice()) else { return };
+fn whole(prefixes: &[Prefix]) -> Vec<Prefix> {
+    aggregate(prefixes, usize::MAX).prefixes
+}
+
+/// Returns `true` if the prefixes fit into the XDP filter.
+fn room_for(
+    sections: &Sections<'_>,
+    first: Option<&Arc<str>>,
+    prefixes: &[Prefix],
+    shard: Option<&Arc<str>>,
+) -> bool {
+    let widened = aggregate(prefixes, FILTER_PREFIXES).widened;
+    let first = first.and_then(|name| sections.groups.get(name));
+    let (Some(first), [_, ..]) = (first, widened.as_slice()) else { return true };
     let few: Vec<String> = widened.iter().take(NAMED).map(ToString::to_string).collect();
     let more = match widened.len().saturating_sub(NAMED) {
         0 => String::new(),
@@ -127,12 +167,13 @@ fn room_for(sections: &Sections<'_>, groups: &[&GroupDraft], shard: Option<&Arc<
     let on = shard.map_or_else(String::new, |shard| format!(" on machines of shard \"{shard}\""));
     let message = format!(
         "{} prefixes exceed the XDP filter size of {FILTER_PREFIXES}{on}, so the filter has wider prefixes ({}{more})",
-        aggregate(&prefixes, usize::MAX).prefixes.len(),
+        whole(prefixes).len(),
         few.join(", "),
     );
     let help = "use neighboring prefixes; packets to other addresses in the wider prefixes are dropped with the reason no_vip";
     let place = Place { offset: first.place.offset, field: Field::of("prefix_group") };
     sections.report.warning(&place, (message, help));
+    false
 }
 
 /// The maximum number of widened prefixes that a warning lists.

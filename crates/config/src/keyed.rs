@@ -27,6 +27,7 @@ pub(super) fn check(sections: &Sections<'_>, flattened: &[Arc<Pool>]) {
         let Some(pool) = sections.pools.get(*name) else { continue };
         moves_keys(sections, pool);
     }
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for vip in &sections.vips {
         for service in &vip.services {
             by_key(sections, vip, service);
@@ -35,7 +36,8 @@ pub(super) fn check(sections: &Sections<'_>, flattened: &[Arc<Pool>]) {
                 let message = "\"on_drain\" has no effect, because requests of keyed pools have no flows";
                 sections.report.warning(&on_drain.place, (message, "remove \"on_drain\""));
             }
-            over_tcp(sections, service, is_keyed.then(|| servers(sections, flattened, &service.pool.value)));
+            let count = |name| *counts.entry(name).or_insert_with(|| servers(sections, flattened, name));
+            over_tcp(sections, service, is_keyed.then_some(&*service.pool.value).map(count));
         }
     }
 }
@@ -62,15 +64,20 @@ fn over_tcp(sections: &Sections<'_>, service: &ServiceDraft, servers: Option<usi
     }
 }
 
+/// Returns the flattened pool with this name. The pools are sorted by name.
+pub(super) fn flat<'f>(flattened: &'f [Arc<Pool>], name: &str) -> Option<&'f Arc<Pool>> {
+    flattened.get(flattened.binary_search_by(|pool| (*pool.name).cmp(name)).ok()?)
+}
+
 /// Returns the number of servers that store the keys of a pool, including the pools of its routes.
+/// Many pools may have routes to the same large pools, so the number is exact only for small pools.
 fn servers(sections: &Sections<'_>, flattened: &[Arc<Pool>], name: &str) -> usize {
     let kv = sections.pools.get(name).and_then(|pool| pool.kv.as_ref()?.value.as_ref());
     let routed = kv.into_iter().flat_map(|kv| &kv.routes).map(|route| &*route.pool);
     let named: BTreeSet<&str> = routed.chain([name]).collect();
-    let pools = flattened.iter().filter(|pool| named.contains(&*pool.name));
-    let names: BTreeSet<_> =
-        pools.flat_map(|pool| &pool.members).map(|member| &*member.backend.name).collect();
-    names.len()
+    let pools = named.into_iter().filter_map(|name| flat(flattened, name));
+    let members = pools.flat_map(|pool| &pool.members).take(MAX_COUNTED);
+    members.map(|member| &*member.backend.name).collect::<BTreeSet<_>>().len()
 }
 
 /// Rejects agent checks, slow start and fallback, which would move keys to different backends.
@@ -129,16 +136,23 @@ pub(super) type RingPorts = BTreeSet<Option<u16>>;
 /// Returns the pools with a ketama ring: the pools with a ketama `hash`, and the pools in their
 /// routes and failover.
 pub(super) fn rings<'s>(sections: &'s Sections<'_>) -> BTreeMap<&'s str, RingPorts> {
+    let mut used: BTreeMap<&str, RingPorts> = BTreeMap::new();
+    let services = sections.vips.iter().flat_map(|vip| &vip.services);
+    for service in services.filter(|service| service.protocol == Protocol::Udp) {
+        let used = used.entry(&service.pool.value).or_default();
+        // Two different ports are enough to decide that a ring has no default port.
+        used.extend(ports(&service.ports));
+        while used.len() > 2 {
+            used.pop_last();
+        }
+    }
     let mut rings: BTreeMap<&str, RingPorts> = BTreeMap::new();
     for (name, pool) in &sections.pools {
         let on_ring = pool.kv.as_ref().and_then(|kv| kv.value.as_ref()).map(|kv| kv.hash != KvHash::Maglev);
         if on_ring != Some(true) {
             continue;
         }
-        let services = sections.vips.iter().flat_map(|vip| &vip.services);
-        let keyed =
-            services.filter(|service| service.protocol == Protocol::Udp && service.pool.value == *name);
-        let ports: RingPorts = keyed.flat_map(|service| ports(&service.ports)).collect();
+        let ports = used.remove(&**name).unwrap_or_default();
         for pool in [&**name].into_iter().chain(pool.kv_pools().map(|name| &*name.value)) {
             rings.entry(pool).or_default().extend(&ports);
         }
@@ -211,5 +225,7 @@ fn default_name(address: IpAddr, port: u16) -> Arc<str> {
 
 const MEMCACHED_PORT: u16 = 11_211;
 const PORTS: &str = "services at several ports use this ring; add ring_name to each backend, or use one port";
+/// The maximum number of servers that are counted for one pool.
+const MAX_COUNTED: usize = 1_000;
 /// The maximum number of ports that can be flushed. Each port of a server is flushed separately.
 const MAX_FLUSHED_PORTS: usize = 16;

@@ -41,6 +41,7 @@ mod groups;
 mod guard;
 mod health;
 mod idle_keys;
+mod index;
 mod io;
 mod keyed;
 mod kv;

@@ -97,7 +97,13 @@ impl MachineDraft {
         for node in nodes.iter().filter(|node| node.is_empty_table()) {
             node.refuse(("\"machine\" is empty", MACHINES));
         }
-        root.named("machine").into_iter().filter_map(|(name, node)| Self::read(name, &node)).collect()
+        let named = root.named("machine");
+        if let Some((_, node)) = named.get(MAX_MACHINES) {
+            node.refuse(format!("a cluster can have at most {MAX_MACHINES} machines"));
+        }
+        // Further machines are not read, because checks compare each machine with others.
+        let named = named.into_iter().take(MAX_MACHINES);
+        named.filter_map(|(name, node)| Self::read(name, &node)).collect()
     }
 
     fn read(name: Arc<str>, node: &Node<'_>) -> Option<Self> {
@@ -109,9 +115,11 @@ impl MachineDraft {
         if let Some(node) = interfaces.get(MAX_INTERFACES) {
             node.refuse(format!("a machine can have at most {MAX_INTERFACES} interfaces"));
         }
+        // Further interfaces are not read, because each is compared with all others below.
+        let interfaces = interfaces.get(..MAX_INTERFACES).unwrap_or(&interfaces);
         let interface =
             |node: &Node<'_>| node.parse(INTERFACE, |text| is_interface(text).then(|| text.to_owned()));
-        let interfaces = values(&distinct(&interfaces, interface, Node::again));
+        let interfaces = values(&distinct(interfaces, interface, Node::again));
         let vlans = vlan::read_all(&mut section, &interfaces);
         let router_id = section.optional("router_id").and_then(|node| node.parse(ROUTER_ID, read_router_id));
         section.finish();
@@ -136,6 +144,7 @@ fn read_router_id(text: &str) -> Option<Ipv4Addr> {
 
 const ROUTER_ID: Expected =
     Expected::new("a number in the form of an IPv4 address, except 0.0.0.0").example("\"192.0.2.1\"");
+const MAX_MACHINES: usize = 1_024;
 const MAX_INTERFACES: usize = 16;
 const ADDRESSES: Expected = Expected::new("a list of the machine's own addresses").example("[\"192.0.2.1\"]");
 const INTERFACES: Expected = Expected::new("a list of interface names").example("[\"eth0\"]");

@@ -35,9 +35,10 @@ pub(super) fn pools(machines: &[Machine], checks: &[Arc<Check>]) -> BTreeMap<Arc
         }
     }
     shards.retain(|_, machines| machines.len() > 1);
+    let checks: Arc<[_]> = checks.into();
     let pool = |(shard, machines): (Arc<str>, Vec<&Machine>)| {
         let name: Arc<str> = format!("{POOL}{shard}").into();
-        let members = machines.iter().filter_map(|machine| member(machine, &name, checks)).collect();
+        let members = machines.iter().filter_map(|machine| member(machine, &name, &checks)).collect();
         let pool = Pool {
             name,
             shard: Some(Arc::clone(&shard)),
@@ -52,7 +53,7 @@ pub(super) fn pools(machines: &[Machine], checks: &[Arc<Check>]) -> BTreeMap<Arc
     shards.into_iter().map(pool).collect()
 }
 
-fn member(machine: &Machine, pool: &Arc<str>, checks: &[Arc<Check>]) -> Option<Member> {
+fn member(machine: &Machine, pool: &Arc<str>, checks: &Arc<[Arc<Check>]>) -> Option<Member> {
     let backend = Backend { name: machine.name().into(), address: own_address(machine)? };
     Some(Member {
         backend: Arc::new(backend),
@@ -60,7 +61,7 @@ fn member(machine: &Machine, pool: &Arc<str>, checks: &[Arc<Check>]) -> Option<M
         encapsulation: Arc::new(Encapsulation::for_peers()),
         ring_name: None,
         weight: 1,
-        checks: checks.into(),
+        checks: Arc::clone(checks),
     })
 }
 

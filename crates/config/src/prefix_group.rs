@@ -50,6 +50,9 @@ pub(super) struct GroupDraft {
     pub(super) is_whole: bool,
     /// The indexes of the longest IPv4 prefix and the longest IPv6 prefix.
     longest: [Option<usize>; 2],
+    /// The indexes of the first IPv4 prefix and the first IPv6 prefix.
+    firsts: [Option<usize>; 2],
+    sorted: BTreeSet<Prefix>,
 }
 
 impl GroupDraft {
@@ -67,6 +70,21 @@ impl GroupDraft {
         self.prefixes.get(self.longest[usize::from(of.is_ipv6())]?)
     }
 
+    /// Returns `true` if a prefix of the group is inside `outer`.
+    pub(super) fn has_inside(&self, outer: &Prefix) -> bool {
+        self.sorted.range(outer..).next().is_some_and(|first| outer.covers(first))
+    }
+
+    /// Returns `true` if a prefix of the group covers `inner`.
+    pub(super) fn has_around(&self, inner: &Prefix) -> bool {
+        (0..=inner.length()).any(|length| self.sorted.contains(&Prefix::of(inner.address(), length)))
+    }
+
+    /// Returns the first prefix of each family, which belong to this cluster.
+    pub(super) fn firsts(&self) -> impl Iterator<Item = Prefix> {
+        self.firsts.iter().flatten().filter_map(|place| Some(self.prefixes.get(*place)?.value))
+    }
+
     fn read(name: Arc<str>, node: &Node<'_>) -> Option<Self> {
         let mut section = node.section()?;
         let prefixes = section.required("prefixes", PREFIXES).and_then(|node| node.items(PREFIXES));
@@ -79,7 +97,10 @@ impl GroupDraft {
             let family = (0..).zip(&prefixes).filter(|(_, at)| at.value.address().is_ipv6() == ipv6);
             family.max_by_key(|(_, at)| at.value.length()).map(|(place, _)| place)
         });
-        Some(Self { place: node.place.clone(), name, prefixes, is_whole, longest })
+        let firsts =
+            [false, true].map(|ipv6| prefixes.iter().position(|at| at.value.address().is_ipv6() == ipv6));
+        let sorted = values(&prefixes).into_iter().collect();
+        Some(Self { place: node.place.clone(), name, prefixes, is_whole, longest, firsts, sorted })
     }
 }
 

@@ -4,29 +4,52 @@
 //! The checks also apply to the pools in the routes and the failover of such a pool. The module
 //! `kv` reads the key `path`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use config_text::Place;
+use config_text::{At, Place};
 use packet::Encapsulation;
 
 use super::check::Via;
+use super::keyed::flat;
 use super::kv::KvPath;
-use super::pool::{Pool, PoolDraft};
+use super::pool::{Member, Pool, PoolDraft};
 use super::ports::Protocol;
 use super::sections::Sections;
 
 /// Checks all keyed pools with `path = "proxied"`.
 pub(super) fn check(sections: &Sections<'_>, flattened: &[Arc<Pool>]) {
+    let vips = vips(sections);
+    let mut checked: BTreeMap<&str, [Option<&Member>; 2]> = BTreeMap::new();
     for (name, draft) in sections.pools.iter().filter(|(_, pool)| is_proxied(pool)) {
         let named: BTreeSet<&str> =
             [&**name].into_iter().chain(draft.kv_pools().map(|name| &*name.value)).collect();
-        for pool in flattened.iter().filter(|pool| named.contains(&*pool.name)) {
-            let place = sections.pools.get(&pool.name).map_or(&draft.place, |draft| &draft.place);
-            members(sections, place, pool);
-            families(sections, name, pool);
+        for pool in named.into_iter().filter_map(|name| flat(flattened, name)) {
+            let firsts = *checked.entry(&pool.name).or_insert_with(|| {
+                let place = sections.pools.get(&pool.name).map_or(&draft.place, |draft| &draft.place);
+                members(sections, place, pool);
+                [false, true]
+                    .map(|ipv4| pool.members.iter().find(|member| member.backend.address.is_ipv4() == ipv4))
+            });
+            vips.get(&**name).into_iter().flatten().for_each(|vip| families(sections, vip, firsts));
         }
     }
+}
+
+/// The first IPv6 address and the first IPv4 address of a VIP.
+type Firsts<'s> = [Option<&'s At<IpAddr>>; 2];
+
+/// Returns the VIPs of each pool that have a UDP service for the pool.
+fn vips<'s>(sections: &'s Sections<'_>) -> BTreeMap<&'s str, Vec<Firsts<'s>>> {
+    let mut vips: BTreeMap<&str, Vec<Firsts<'s>>> = BTreeMap::new();
+    for vip in &sections.vips {
+        let firsts = [false, true].map(|ipv4| vip.addresses.iter().find(|at| at.value.is_ipv4() == ipv4));
+        let udp = vip.services.iter().filter(|service| service.protocol == Protocol::Udp);
+        let pools: BTreeSet<&str> = udp.map(|service| &*service.pool.value).collect();
+        pools.into_iter().for_each(|pool| vips.entry(pool).or_default().push(firsts));
+    }
+    vips
 }
 
 fn is_proxied(pool: &PoolDraft) -> bool {
@@ -58,28 +81,17 @@ fn members(sections: &Sections<'_>, place: &Place, pool: &Pool) {
 
 /// Rejects backends whose address family differs from that of the VIP, because a proxied request
 /// keeps its address family.
-fn families(sections: &Sections<'_>, keyed: &str, pool: &Pool) {
-    for vip in &sections.vips {
-        let is_keyed = |service: &super::vip::ServiceDraft| {
-            service.protocol == Protocol::Udp && &*service.pool.value == keyed
-        };
-        if !vip.services.iter().any(is_keyed) {
-            continue;
-        }
-        for address in &vip.addresses {
-            let other = pool
-                .members
-                .iter()
-                .find(|member| member.backend.address.is_ipv4() != address.value.is_ipv4());
-            let Some(member) = other else { continue };
-            let message = format!(
-                "VIP address {} and backend address {} have different families, which path = \"proxied\" does not support",
-                address.value, member.backend.address
-            );
-            let family = if address.value.is_ipv4() { "IPv6" } else { "IPv4" };
-            let help =
-                format!("use {family} addresses for the VIP, or backends with addresses of the VIP's family");
-            sections.report.error(&address.place, (message, help));
-        }
+fn families(sections: &Sections<'_>, vip: &Firsts<'_>, members: [Option<&Member>; 2]) {
+    let [v6, v4] = members;
+    for (address, member) in vip.iter().zip([v4, v6]) {
+        let (Some(address), Some(member)) = (address, member) else { continue };
+        let message = format!(
+            "VIP address {} and backend address {} have different families, which path = \"proxied\" does not support",
+            address.value, member.backend.address
+        );
+        let family = if address.value.is_ipv4() { "IPv6" } else { "IPv4" };
+        let help =
+            format!("use {family} addresses for the VIP, or backends with addresses of the VIP's family");
+        sections.report.error(&address.place, (message, help));
     }
 }

@@ -33,9 +33,8 @@ pub struct Remote {
     pub sources: Vec<Prefix>,
 }
 
-/// Lists of values in the order of the file. Each list belongs to the group or VIP with the given
-/// name.
-type ByName<T> = Vec<(At<Arc<str>>, Vec<At<T>>)>;
+/// Lists of values for each group or VIP, by its name.
+type ByName<T> = BTreeMap<Arc<str>, (At<Arc<str>>, Vec<At<T>>)>;
 
 /// The section of a remote, with the positions of its values. A remote with errors keeps its name,
 /// so that references to it are valid.
@@ -63,14 +62,18 @@ impl RemoteDraft {
 
     /// Returns the prefix of a group in the other cluster, for one address family.
     pub(super) fn prefix(&self, group: &str, ipv4: bool) -> Option<&At<Prefix>> {
-        let of_group = self.prefixes.iter().filter(|(name, _)| *name.value == *group);
-        of_group.flat_map(|(_, list)| list).find(|at| at.value.address().is_ipv4() == ipv4)
+        let of_group = self.prefixes.get(group);
+        of_group.into_iter().flat_map(|(_, list)| list).find(|at| at.value.address().is_ipv4() == ipv4)
     }
 
     /// Returns the address of a VIP in the other cluster, for one address family.
     pub(super) fn address(&self, vip: &str, ipv4: bool) -> Option<IpAddr> {
-        let of_vip = self.addresses.iter().filter(|(name, _)| *name.value == *vip);
-        of_vip.flat_map(|(_, list)| list).map(|at| at.value).find(|address| address.is_ipv4() == ipv4)
+        let of_vip = self.addresses.get(vip);
+        of_vip
+            .into_iter()
+            .flat_map(|(_, list)| list)
+            .map(|at| at.value)
+            .find(|address| address.is_ipv4() == ipv4)
     }
 
     fn read(node: &Node<'_>) -> Self {
@@ -97,7 +100,7 @@ fn by_name<T>(
     address: impl Fn(&T) -> IpAddr,
 ) -> ByName<T> {
     let entries = section.optional(key).and_then(|node| node.section()).map(Section::entries);
-    let mut lists = Vec::new();
+    let mut lists = ByName::new();
     for (name, node) in entries.unwrap_or_default() {
         let mut list: Vec<At<T>> = Vec::new();
         for node in node.items(expected).unwrap_or_default() {
@@ -110,7 +113,8 @@ fn by_name<T>(
                 list.push(node.at(value));
             }
         }
-        lists.push((node.at(Arc::from(name)), list));
+        let name: Arc<str> = name.into();
+        lists.insert(Arc::clone(&name), (node.at(name), list));
     }
     lists
 }
@@ -121,7 +125,7 @@ pub(super) struct Parts<'s> {
     pub(super) encapsulations: &'s BTreeMap<Arc<str>, EncapsulationDraft>,
     /// The prefixes of the group that the VIP uses.
     pub(super) prefixes: &'s [Prefix],
-    pub(super) checks: &'s [Arc<Check>],
+    pub(super) checks: Arc<[Arc<Check>]>,
 }
 
 impl Parts<'_> {
@@ -175,7 +179,7 @@ impl Parts<'_> {
                 encapsulation: self.encapsulation(remote)?,
                 ring_name: None,
                 weight: 1,
-                checks: self.checks.into(),
+                checks: Arc::clone(&self.checks),
             });
         }
         let shard = vip.shard().cloned();

@@ -19,13 +19,15 @@ use super::vip::VipDraft;
 
 /// Runs all checks on remotes.
 pub(super) fn check(sections: &Sections<'_>) {
+    if sources(sections) {
+        return; // The next checks compare all sources with all addresses.
+    }
     for (name, remote) in &sections.remotes {
         itself(sections, name, remote);
         encapsulation(sections, remote);
         prefixes(sections, remote);
         addresses(sections, remote);
     }
-    sources(sections);
     sections.vips.iter().for_each(|vip| named(sections, vip));
 }
 
@@ -77,7 +79,7 @@ fn encapsulation(sections: &Sections<'_>, remote: &RemoteDraft) {
 }
 
 fn prefixes(sections: &Sections<'_>, remote: &RemoteDraft) {
-    for (name, list) in &remote.prefixes {
+    for (name, list) in remote.prefixes.values() {
         match sections.groups.get(&name.value) {
             None => sections.report.unknown(name, sections.groups.keys(), "prefix group"),
             Some(group) => list.iter().for_each(|prefix| in_group(sections, group, prefix)),
@@ -112,7 +114,7 @@ fn in_group(sections: &Sections<'_>, group: &GroupDraft, prefix: &At<Prefix>) {
             format!("prefix {} must have {} bits, like {}", prefix.value, own.value.length(), own.value);
         let help = format!("clusters of a group have prefixes of the same length ({elsewhere})");
         report.error(&prefix.place, (message, help));
-    } else if !group.prefixes.iter().any(|known| known.value.covers(&prefix.value)) {
+    } else if !group.has_around(&prefix.value) {
         let message = format!("prefix {} is not in prefix group \"{}\"", prefix.value, group.name);
         let help =
             "add it to the group; otherwise packets that the other cluster redirects here match no VIP";
@@ -122,8 +124,8 @@ fn in_group(sections: &Sections<'_>, group: &GroupDraft, prefix: &At<Prefix>) {
 
 fn addresses(sections: &Sections<'_>, remote: &RemoteDraft) {
     let report = sections.report;
-    for (name, list) in &remote.addresses {
-        let Some(vip) = sections.vips.iter().find(|vip| vip.name == name.value) else {
+    for (name, list) in remote.addresses.values() {
+        let Some(vip) = sections.vip_named(&name.value) else {
             report.unknown(name, sections.vips.iter().map(|vip| &vip.name), "VIP");
             continue;
         };
@@ -144,26 +146,22 @@ fn addresses(sections: &Sections<'_>, remote: &RemoteDraft) {
 
 /// Describes the machine, VIP or backend of this cluster that uses an address.
 fn own(sections: &Sections<'_>, address: IpAddr) -> Option<String> {
-    let has = |list: &[At<IpAddr>]| list.iter().any(|own| own.value == address);
-    let machine = sections.machines.iter().find(|machine| has(&machine.addresses));
-    let vip = sections.vips.iter().find(|vip| has(&vip.addresses));
-    let mut backends = sections.pools.values().flat_map(|pool| &pool.backends);
-    let backend = backends.find(|backend| backend.address.value == address);
-    let machine = machine.map(|machine| format!("machine \"{}\" in this cluster", machine.name));
-    let vip = vip.map(|vip| format!("VIP \"{}\" in this cluster", vip.name));
-    machine
-        .or(vip)
-        .or_else(|| backend.map(|backend| format!("backend \"{}\" in this cluster", backend.name.value)))
+    let machine = sections.machine_at(address).and_then(|number| sections.machines.get(number));
+    let machine = machine.map(|machine| ("machine", &machine.name));
+    let vip = || sections.vip_at(address).map(|vip| ("VIP", &vip.name));
+    let backend = || sections.backend_at(address).map(|name| ("backend", name));
+    let (kind, name) = machine.or_else(vip).or_else(backend)?;
+    Some(format!("{kind} \"{name}\" in this cluster"))
 }
 
 /// Limits the number of sources, because the sender of each tunneled packet is looked up among all
-/// sources.
-fn sources(sections: &Sections<'_>) {
+/// sources. Returns `true` if there are too many.
+fn sources(sections: &Sections<'_>) -> bool {
     let mut all = sections.remotes.values().flat_map(|remote| &remote.sources);
-    if let Some(first) = all.nth(MOST_SOURCES) {
-        let message = format!("all remotes together have more than {MOST_SOURCES} sources");
-        sections.report.error(&first.place, (message, "use prefixes in place of addresses"));
-    }
+    let Some(first) = all.nth(MOST_SOURCES) else { return false };
+    let message = format!("all remotes together have more than {MOST_SOURCES} sources");
+    sections.report.error(&first.place, (message, "use prefixes in place of addresses"));
+    true
 }
 
 /// Reports remotes that a VIP refers to but that have no address for this VIP. A remote needs an

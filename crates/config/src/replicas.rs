@@ -9,6 +9,7 @@ use std::sync::Arc;
 use config_text::Place;
 use config_text::words::count_of;
 
+use super::keyed::flat;
 use super::kv::{Failover, Kv, KvPath, KvProtocol};
 use super::pool::Pool;
 use super::sections::Sections;
@@ -23,7 +24,7 @@ pub(super) fn check(sections: &Sections<'_>, flattened: &[Arc<Pool>]) {
         beside(sections, &place.key("replicas"), kv);
         let named: BTreeSet<&str> =
             [&**name].into_iter().chain(draft.kv_pools().map(|name| &*name.value)).collect();
-        for pool in flattened.iter().filter(|pool| named.contains(&*pool.name)) {
+        for pool in named.into_iter().filter_map(|name| flat(flattened, name)) {
             enough(sections, place, pool, replicas.count);
         }
     }

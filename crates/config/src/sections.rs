@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use config_text::{At, Place, Report, Root, values};
+use config_text::{At, MAX_KNOWN, Place, Report, Root, values};
 use forwarder::Prefix;
 
 use super::announce::AnnounceDraft;
@@ -12,6 +12,7 @@ use super::check::{self, CheckDraft};
 use super::cluster::ClusterDraft;
 use super::encapsulation::{self, Encapsulation, EncapsulationDraft};
 use super::health::Health;
+use super::index::Index;
 use super::io::Io;
 use super::lists::Lists;
 use super::machine::MachineDraft;
@@ -34,6 +35,7 @@ pub(super) struct Sections<'r> {
     pub(super) remotes: BTreeMap<Arc<str>, RemoteDraft>,
     pub(super) vips: Vec<VipDraft>,
     pub(super) checks: BTreeMap<Arc<str>, CheckDraft>,
+    pub(super) index: Index,
 }
 
 impl<'r> Sections<'r> {
@@ -46,18 +48,21 @@ impl<'r> Sections<'r> {
     ) -> Self {
         let health =
             root.once("health").and_then(|node| node.section()).map(Health::read).unwrap_or_default();
+        let (machines, pools) = (MachineDraft::read_all(root), PoolDraft::read_all(root));
+        let vips = VipDraft::read_all(root, lists);
         Self {
             report,
             cluster: ClusterDraft::read(root, outside),
             io: root.once("io").and_then(|node| node.section()).map(Io::read).unwrap_or_default(),
-            machines: MachineDraft::read_all(root),
             encapsulations: encapsulation::read_all(root),
             checks: check::read_all(root, outside, health.exec_socket.as_ref()),
             health,
-            pools: PoolDraft::read_all(root),
             groups: GroupDraft::read_all(root),
             remotes: RemoteDraft::read_all(root),
-            vips: VipDraft::read_all(root, lists),
+            index: Index::new(&machines, &vips, &pools),
+            machines,
+            pools,
+            vips,
         }
     }
 }
@@ -69,11 +74,6 @@ impl Sections<'_> {
         self.encapsulations.get(name.map_or("gre", |name| &*name.value))?.value.as_ref()
     }
 
-    /// Returns the machines of a shard, or all machines if `shard` is `None`.
-    pub(super) fn machines_of(&self, shard: Option<&Arc<str>>) -> impl Iterator<Item = &MachineDraft> {
-        self.machines.iter().filter(move |machine| shard.is_none() || machine.shard.as_ref() == shard)
-    }
-
     /// Returns the first machine in a shard that has no source address for outer headers of an
     /// address family.
     pub(super) fn without_source(
@@ -82,9 +82,7 @@ impl Sections<'_> {
         encapsulation: &Encapsulation,
         ipv4: bool,
     ) -> Option<&MachineDraft> {
-        let has = |machine: &MachineDraft| machine.addresses.iter().any(|own| own.value.is_ipv4() == ipv4);
-        let mut machines = self.machines_of(shard).filter(|_| encapsulation.needs_machine_address(ipv4));
-        machines.find(|machine| !has(machine))
+        self.machine_without(shard, ipv4).filter(|_| encapsulation.needs_machine_address(ipv4))
     }
 
     /// Returns the pools that VIPs use directly, and all pools that can be reached from these pools
@@ -149,14 +147,16 @@ pub(super) fn machine_names<'s>(sections: &'s Sections<'_>) -> BTreeSet<&'s str>
 }
 
 pub(super) fn known(sections: &Sections<'_>, names: &[At<Arc<str>>], known: &BTreeSet<&str>, kind: &str) {
-    for name in names.iter().filter(|name| !known.contains(&*name.value)) {
-        let known: Vec<Arc<str>> = known.iter().copied().map(Arc::from).collect();
-        sections.report.unknown(name, &known, kind);
+    let unknown: Vec<_> = names.iter().filter(|name| !known.contains(&*name.value)).collect();
+    if !unknown.is_empty() {
+        // A message names only a few of the known names.
+        let known: Vec<Arc<str>> = known.iter().copied().take(MAX_KNOWN + 1).map(Arc::from).collect();
+        unknown.into_iter().for_each(|name| sections.report.unknown(name, &known, kind));
     }
 }
 
 pub(super) fn routes(sections: &Sections<'_>, vip: &VipDraft, announce: &AnnounceDraft) -> BTreeSet<Prefix> {
     let group = vip.group.as_ref().and_then(|named| sections.groups.get(&named.value));
-    let prefixes = group.map(|group| values(&group.prefixes)).unwrap_or_default();
+    let prefixes: Vec<Prefix> = group.into_iter().flat_map(GroupDraft::firsts).collect();
     super::vip::routes(&values(&vip.addresses), &prefixes, &announce.announce.aggregates)
 }

@@ -4,7 +4,7 @@
 //! warning. The module `announcement_checks` checks whether the peers can carry the routes of VIPs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 
 use ::bgp::Family;
 use config_text::At;
@@ -12,36 +12,37 @@ use config_text::At;
 use super::bgp::{BgpDraft, PeerDraft};
 use super::machine::MachineDraft;
 use super::sections::{Sections, known, machine_names};
-use super::vip::VipDraft;
 
 /// Checks all peers.
 pub(super) fn check(sections: &Sections<'_>, bgp: &BgpDraft) {
     let machines = machine_names(sections);
+    let listening = Listening::new(sections, bgp);
     for draft in &bgp.peers {
         known(sections, &draft.machines, &machines, "machine");
         vip(sections, draft);
         source(sections, draft);
         next_hops(sections, draft);
-        passive(sections, bgp, draft);
+        passive(sections, bgp, draft, &listening);
     }
-    for machine in &sections.machines {
-        one_machine(sections, bgp, machine);
-    }
+    peers_of_machines(sections, bgp);
     identifiers(sections);
-    listening(sections, bgp);
+    unowned(sections, bgp);
 }
 
 fn owner<'s>(sections: &'s Sections<'_>, address: IpAddr) -> Option<&'s MachineDraft> {
-    let has = |machine: &&MachineDraft| machine.addresses.iter().any(|own| own.value == address);
-    sections.machines.iter().find(has)
+    sections.machines.get(sections.machine_at(address)?)
+}
+
+/// Returns the numbers of the machines that a peer lists, in ascending order.
+fn listed(sections: &Sections<'_>, draft: &PeerDraft) -> BTreeSet<usize> {
+    draft.machines.iter().filter_map(|name| sections.machine_named(&name.value)).collect()
 }
 
 /// Rejects a peer address that belongs to a VIP. Packets to a VIP are forwarded to its backends, so
 /// no BGP session is possible.
 fn vip(sections: &Sections<'_>, draft: &PeerDraft) {
     let address = draft.peer.address;
-    let has = |vip: &&VipDraft| vip.addresses.iter().any(|own| own.value == address);
-    if let Some(vip) = sections.vips.iter().find(has) {
+    if let Some(vip) = sections.vip_at(address) {
         let message = format!("peer address {address} is an address of VIP \"{}\"", vip.name);
         sections.report.error(&draft.place, (message, "use the address of the router"));
     }
@@ -56,8 +57,9 @@ fn source(sections: &Sections<'_>, draft: &PeerDraft) {
         sections.report.warning(place, (message, help));
         return;
     };
-    let mut others = sections.machines.iter().filter(|other| other.name != owner.name);
-    if let Some(other) = others.find(|other| draft.peer.is_of(&other.name)) {
+    let all = if draft.machines.is_empty() { 0..sections.machines.len() } else { 0..0 };
+    let mut machines = all.chain(listed(sections, draft)).filter_map(|number| sections.machines.get(number));
+    if let Some(other) = machines.find(|other| other.name != owner.name) {
         let message = format!(
             "source address {source} belongs to machine \"{}\", but machine \"{}\" also has this peer",
             owner.name, other.name
@@ -97,19 +99,14 @@ fn next_hops(sections: &Sections<'_>, draft: &PeerDraft) {
 }
 
 /// Rejects a passive peer if one of its machines has no listen address.
-fn passive(sections: &Sections<'_>, bgp: &BgpDraft, draft: &PeerDraft) {
+fn passive(sections: &Sections<'_>, bgp: &BgpDraft, draft: &PeerDraft, listening: &Listening) {
     let Some(place) = &draft.passive else { return };
     if bgp.listen.is_empty() {
         let message = "a passive peer needs addresses in bgp.listen";
         sections.report.error(place, (message, "add bgp.listen, or remove passive"));
         return;
     }
-    let like = |at: SocketAddr| at.is_ipv4() == draft.peer.address.is_ipv4();
-    let listens = |machine: &MachineDraft, at: SocketAddr| {
-        like(at) && owner(sections, at.ip()).is_none_or(|owner| owner.name == machine.name)
-    };
-    let of_it = sections.machines.iter().filter(|machine| draft.peer.is_of(&machine.name));
-    let silent = of_it.into_iter().find(|machine| !bgp.listen.iter().any(|at| listens(machine, at.value)));
+    let silent = listening.silent(sections, draft);
     if let Some(machine) = silent {
         let family = if draft.peer.address.is_ipv4() { "IPv4" } else { "IPv6" };
         let message =
@@ -119,37 +116,122 @@ fn passive(sections: &Sections<'_>, bgp: &BgpDraft, draft: &PeerDraft) {
     }
 }
 
-/// Checks that the peers of a machine have distinct names and addresses, and that the machine has a
-/// BGP identifier.
-fn one_machine(sections: &Sections<'_>, bgp: &BgpDraft, machine: &MachineDraft) {
-    let of = || bgp.peers.iter().filter(|draft| draft.peer.is_of(&machine.name));
-    let mut names: BTreeMap<&str, &PeerDraft> = BTreeMap::new();
-    let mut addresses: BTreeMap<IpAddr, &PeerDraft> = BTreeMap::new();
-    for draft in of() {
-        if machine.addresses.iter().any(|own| own.value == draft.peer.address) {
-            let message =
-                format!("peer address {} belongs to machine \"{}\" itself", draft.peer.address, machine.name);
-            let help = "use the address of the router, or list other machines in machines";
-            sections.report.error(&draft.place, (message, help));
+/// The machines that listen for passive peers, for IPv6 and for IPv4.
+struct Listening([Ears; 2]);
+
+#[derive(Default)]
+struct Ears {
+    /// `true` if all machines have a listen address.
+    all: bool,
+    owners: BTreeSet<usize>,
+    /// The first machine that has no listen address.
+    first_silent: Option<usize>,
+}
+
+impl Listening {
+    fn new(sections: &Sections<'_>, bgp: &BgpDraft) -> Self {
+        let mut both: [Ears; 2] = Default::default();
+        for at in &bgp.listen {
+            let ears = &mut both[usize::from(at.value.is_ipv4())];
+            match sections.machine_at(at.value.ip()) {
+                Some(owner) => _ = ears.owners.insert(owner),
+                None => ears.all = true,
+            }
         }
-        let twice = |what: String, first: &PeerDraft| {
-            let message = format!("machine \"{}\" has two peers with {what}", machine.name);
-            let first = sections.report.name(&first.place, &draft.place);
-            sections.report.error(&draft.place, (message, format!("the first peer is {first}")));
+        for ears in &mut both {
+            let mut all = 0..sections.machines.len();
+            ears.first_silent = all.find(|machine| !ears.owners.contains(machine));
+        }
+        Self(both)
+    }
+
+    /// Returns the first machine of a peer that has no listen address of the peer's family.
+    fn silent<'s>(&self, sections: &'s Sections<'_>, draft: &PeerDraft) -> Option<&'s MachineDraft> {
+        let ears = &self.0[usize::from(draft.peer.address.is_ipv4())];
+        let silent = match draft.machines.is_empty() {
+            _ if ears.all => None,
+            true => ears.first_silent,
+            false => listed(sections, draft).into_iter().find(|machine| !ears.owners.contains(machine)),
         };
-        if let Some(first) = addresses.insert(draft.peer.address, draft) {
-            twice(format!("the address {}", draft.peer.address), first);
-        } else if let Some(first) = names.insert(&draft.peer.name, draft) {
-            twice(format!("the name \"{}\"", draft.peer.name), first);
+        sections.machines.get(silent?)
+    }
+}
+
+/// The first peer with each name and each address.
+#[derive(Clone, Default)]
+struct Firsts<'d> {
+    names: BTreeMap<&'d str, &'d PeerDraft>,
+    addresses: BTreeMap<IpAddr, &'d PeerDraft>,
+}
+
+impl<'d> Firsts<'d> {
+    /// Returns an earlier peer with the same address or name, and describes what is the same.
+    fn twin(&self, draft: &PeerDraft) -> Option<(String, &'d PeerDraft)> {
+        let address = self.addresses.get(&draft.peer.address);
+        let name = || self.names.get(&*draft.peer.name);
+        let by_address = address.map(|first| (format!("the address {}", draft.peer.address), *first));
+        by_address.or_else(|| name().map(|first| (format!("the name \"{}\"", draft.peer.name), *first)))
+    }
+
+    fn add(&mut self, draft: &'d PeerDraft) {
+        self.names.entry(&draft.peer.name).or_insert(draft);
+        self.addresses.entry(draft.peer.address).or_insert(draft);
+    }
+}
+
+/// Checks that the peers of each machine have distinct names and addresses, and that each machine
+/// with peers has a BGP identifier. Peers that all machines have are compared only once.
+fn peers_of_machines(sections: &Sections<'_>, bgp: &BgpDraft) {
+    let (mut shared, mut own) = (Vec::new(), BTreeMap::<usize, Vec<&PeerDraft>>::new());
+    for draft in &bgp.peers {
+        if draft.machines.is_empty() {
+            shared.push(draft);
+        }
+        listed(sections, draft).into_iter().for_each(|number| own.entry(number).or_default().push(draft));
+    }
+    let mut firsts = Firsts::default();
+    for draft in &shared {
+        if let Some(machine) = owner(sections, draft.peer.address) {
+            itself(sections, machine, draft);
+        }
+        let first = sections.machines.first();
+        first.into_iter().for_each(|machine| twice(sections, machine, draft, &[&firsts]));
+        firsts.add(draft);
+    }
+    for (number, machine) in sections.machines.iter().enumerate() {
+        let mut others = Firsts::default();
+        for draft in own.get(&number).into_iter().flatten() {
+            if sections.machine_at(draft.peer.address) == Some(number) {
+                itself(sections, machine, draft);
+            }
+            twice(sections, machine, draft, &[&firsts, &others]);
+            others.add(draft);
+        }
+        let identified = machine.router_id.is_some() || machine.addresses.iter().any(|at| at.value.is_ipv4());
+        if !identified && !(shared.is_empty() && others.names.is_empty()) {
+            let place = machine.place.key("router_id");
+            let message = format!("{} needs a \"router_id\" key", machine.place.field.table());
+            let help = "a machine without an IPv4 address has no default BGP identifier";
+            sections.report.absent(&place, (message, help));
         }
     }
-    let identified = machine.router_id.is_some() || machine.addresses.iter().any(|at| at.value.is_ipv4());
-    if of().next().is_some() && !identified {
-        let place = machine.place.key("router_id");
-        let message = format!("{} needs a \"router_id\" key", machine.place.field.table());
-        let help = "a machine without an IPv4 address has no default BGP identifier";
-        sections.report.absent(&place, (message, help));
-    }
+}
+
+fn itself(sections: &Sections<'_>, machine: &MachineDraft, draft: &PeerDraft) {
+    let message =
+        format!("peer address {} belongs to machine \"{}\" itself", draft.peer.address, machine.name);
+    let help = "use the address of the router, or list other machines in machines";
+    sections.report.error(&draft.place, (message, help));
+}
+
+fn twice(sections: &Sections<'_>, machine: &MachineDraft, draft: &PeerDraft, earlier: &[&Firsts<'_>]) {
+    let Some((what, first)) = earlier.iter().find_map(|firsts| firsts.twin(draft)) else { return };
+    let message = format!("machine \"{}\" has two peers with {what}", machine.name);
+    // Peers of all machines are compared first, even if they come later in the file.
+    let (first, second) =
+        if first.place.offset < draft.place.offset { (first, draft) } else { (draft, first) };
+    let first = sections.report.name(&first.place, &second.place);
+    sections.report.error(&second.place, (message, format!("the first peer is {first}")));
 }
 
 /// Rejects duplicate BGP identifiers, because an identifier must be unique within an AS (RFC 6286).
@@ -171,7 +253,7 @@ fn identifiers(sections: &Sections<'_>) {
 }
 
 /// Reports listen addresses that occur twice or belong to no machine.
-fn listening(sections: &Sections<'_>, bgp: &BgpDraft) {
+fn unowned(sections: &Sections<'_>, bgp: &BgpDraft) {
     let mut seen = BTreeSet::new();
     for At { value: at, place } in &bgp.listen {
         if !seen.insert(at) {

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use config_text::{At, Field, Place, hint};
+use config_text::{At, Field, Place};
 
 use super::sections::Sections;
 
@@ -59,7 +59,9 @@ fn machines(sections: &Sections<'_>) {
     let pools = sections.pools.values().filter_map(|draft| draft.shard.as_ref());
     let vips = sections.vips.iter().filter_map(|vip| vip.shard.as_ref());
     for At { value: shard, place } in pools.chain(vips).filter(|shard| !known.contains(&*shard.value)) {
-        let help = hint(shard, known.iter().copied())
+        let help = sections
+            .report
+            .hint(shard, known.iter().copied())
             .unwrap_or_else(|| "set the same shard in a section [machine.NAME]".to_owned());
         sections.report.warning(place, (format!("no machine has shard \"{shard}\""), help));
     }
@@ -75,7 +77,8 @@ fn addresses(sections: &Sections<'_>) {
     let most = usize::try_from(sections.io.max_vips).unwrap_or(usize::MAX);
     let Some(first) = sections.vips.first() else { return };
     let place = Place { offset: first.place.offset, field: Field::of("vip") };
-    let shards = by_shard.iter().map(|(shard, own)| (*shard, own.union(&everywhere).count()));
+    let more = |own: &BTreeSet<_>| own.iter().filter(|address| !everywhere.contains(address)).count();
+    let shards = by_shard.iter().map(|(shard, own)| (*shard, everywhere.len() + more(own)));
     for (shard, count) in shards.chain([(None, everywhere.len())]).filter(|(_, count)| *count > most) {
         let of = shard.map_or_else(String::new, |shard| format!(" on machines of shard \"{shard}\""));
         let message = format!("{count} VIP addresses{of} exceed io.max_vips = {most}");

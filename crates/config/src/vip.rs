@@ -135,7 +135,12 @@ pub(super) fn routes(addresses: &[IpAddr], prefixes: &[Prefix], aggregates: &[Pr
     let host = |address: &IpAddr| Prefix::new(*address, if address.is_ipv4() { 32 } else { 128 });
     let own = |ipv4: bool| prefixes.iter().find(move |prefix| prefix.address().is_ipv4() == ipv4).copied();
     let single = addresses.iter().filter_map(host).chain(own(true)).chain(own(false));
-    let outside = single.filter(|route| !aggregates.iter().any(|aggregate| aggregate.covers(route)));
+    let wider: BTreeSet<&Prefix> = aggregates.iter().collect();
+    let is_inside = |route: &Prefix| {
+        let mut around = (0..=route.length()).map(|length| Prefix::of(route.address(), length));
+        !wider.is_empty() && around.any(|prefix| wider.contains(&prefix))
+    };
+    let outside = single.filter(|route| !is_inside(route));
     outside.chain(aggregates.iter().copied()).collect()
 }
 

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::io::{BufRead, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter, RawPcapPacket};
@@ -25,7 +26,7 @@ pub struct CapturedFrame {
     /// The original length of the frame in bytes. Captured frames can be truncated.
     pub whole: usize,
     /// The name of the interface on which the frame was captured, if the file contains it.
-    pub interface: Option<String>,
+    pub interface: Option<Arc<str>>,
     /// `true` if the file marks the frame as outbound.
     pub is_outbound: bool,
     /// The comment for this frame in the file. The comment is empty if the file contains none for
@@ -57,9 +58,30 @@ pub enum CaptureError {
 pub struct CaptureReader<R: BufRead> {
     format: Format<R>,
     /// The interfaces in the current section of a pcapng file.
-    interfaces: Vec<InterfaceDescriptionBlock<'static>>,
+    interfaces: Vec<Interface>,
     /// The number of frames that were read.
     frames: u64,
+}
+
+/// An interface of a pcapng file. Its options are read once, because many frames may refer to an
+/// interface with many options.
+struct Interface {
+    name: Option<Arc<str>>,
+    resolution: u8,
+}
+
+impl Interface {
+    fn of(block: &InterfaceDescriptionBlock<'_>) -> Self {
+        let mut interface = Self { name: None, resolution: MICROSECONDS };
+        for option in &block.options {
+            match option {
+                InterfaceDescriptionOption::IfName(name) => interface.name = Some(Arc::from(&**name)),
+                InterfaceDescriptionOption::IfTsResol(unit) => interface.resolution = *unit,
+                _ => {}
+            }
+        }
+        interface
+    }
 }
 
 enum Format<R: BufRead> {
@@ -123,7 +145,7 @@ fn of_packet(packet: RawPcapPacket<'_>, resolution: TsResolution) -> CapturedFra
 
 fn next_of_blocks<R: BufRead>(
     reader: &mut PcapNgReader<R>,
-    interfaces: &mut Vec<InterfaceDescriptionBlock<'static>>,
+    interfaces: &mut Vec<Interface>,
     read: impl Fn(PcapError) -> CaptureError,
 ) -> Result<Option<CapturedFrame>, CaptureError> {
     while let Some(block) = reader.next_block() {
@@ -131,7 +153,7 @@ fn next_of_blocks<R: BufRead>(
             Block::SectionHeader(_) => interfaces.clear(),
             Block::InterfaceDescription(found) => {
                 ethernet(found.linktype)?;
-                interfaces.push(found.into_owned());
+                interfaces.push(Interface::of(&found));
             }
             Block::EnhancedPacket(found) => {
                 let of_what =
@@ -145,20 +167,13 @@ fn next_of_blocks<R: BufRead>(
     Ok(None)
 }
 
-fn of_block(found: EnhancedPacketBlock<'_>, of_what: &InterfaceDescriptionBlock<'_>) -> CapturedFrame {
+fn of_block(found: EnhancedPacketBlock<'_>, of_what: &Interface) -> CapturedFrame {
     let mut frame = CapturedFrame {
         whole: found.original_len as usize,
         bytes: found.data.into_owned(),
+        interface: of_what.name.clone(),
         ..CapturedFrame::default()
     };
-    let mut resolution = MICROSECONDS;
-    for option in &of_what.options {
-        match option {
-            InterfaceDescriptionOption::IfName(name) => frame.interface = Some(name.to_string()),
-            InterfaceDescriptionOption::IfTsResol(unit) => resolution = *unit,
-            _ => {}
-        }
-    }
     for option in &found.options {
         match option {
             EnhancedPacketOption::Comment(text) => frame.comment = text.to_string(),
@@ -168,7 +183,7 @@ fn of_block(found: EnhancedPacketBlock<'_>, of_what: &InterfaceDescriptionBlock<
     }
     // The library always interprets the timestamp as nanoseconds, so the raw value is converted
     // here.
-    frame.time = of_units(found.timestamp.as_nanos(), resolution);
+    frame.time = of_units(found.timestamp.as_nanos(), of_what.resolution);
     frame
 }
 
@@ -296,6 +311,33 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(read(&file).unwrap(), [frame]);
+    }
+
+    // Promise: linear-time
+    #[test]
+    fn captures_are_read_in_linear_time() {
+        let frames: fn(usize) -> Vec<u8> = |n| pcapng(Endianness::Little, None, &vec![7; n]);
+        let options = |n| {
+            let options = vec![InterfaceDescriptionOption::IfName("eth1".into()); n];
+            let mut writer = PcapNgWriter::with_endianness(Vec::new(), Endianness::Little).unwrap();
+            let interface = InterfaceDescriptionBlock { linktype: DataLink::ETHERNET, snaplen: 96, options };
+            writer.write_pcapng_block(interface).unwrap();
+            // The section header of another capture would end the list of interfaces.
+            let blocks = pcapng(Endianness::Little, None, &vec![7; n]).split_off(28);
+            [writer.into_inner(), blocks].concat()
+        };
+        let plain = |n| {
+            let mut writer = CaptureWriter::new(Vec::new()).unwrap();
+            (0..n).for_each(|_| writer.write(Duration::ZERO, &[7; 42]).unwrap());
+            writer.0.into_writer()
+        };
+        let read: fn(&[u8]) = |file| drop(std::hint::black_box(read(file)));
+        let cases: [steps::Case<'_>; 3] = [
+            ("frames", frames, read),
+            ("options of an interface", options, read),
+            ("frames of pcap", plain, read),
+        ];
+        steps::check("pcap::tests::captures_are_read_in_linear_time", &cases);
     }
 
     #[test]

@@ -30,9 +30,12 @@ pub(super) async fn attempt(check: &AgentCheck, address: IpAddr, dialer: &Dialer
             return Err(Failure::malformed("the line of the agent exceeds 1 KiB"));
         };
         let read = stream.read(room).await.map_err(|error| Failure::from(&error))?;
+        let start = length;
         length += read;
         let text = buffer.get(..length).unwrap_or_default();
-        let end = text.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
+        // Only new bytes are searched, because an agent may send one byte at a time.
+        let new = text.iter().skip(start);
+        let end = new.into_iter().position(|byte| matches!(byte, b'\r' | b'\n')).map(|end| start + end);
         match end {
             Some(end) => return judge(text.get(..end).unwrap_or_default(), check).map(Pass::Agent),
             None if read == 0 && length == 0 => return Err(Failure::Closed),

@@ -154,7 +154,7 @@ fn read_record(message: &[u8], at: usize) -> Option<Record> {
 /// Reads a name with its compression pointers. Returns the offset after the name.
 fn end_of_name(message: &[u8], start: usize) -> Option<usize> {
     let (mut at, mut from, mut length) = (start, start, 0);
-    let mut end = None;
+    let (mut end, mut jumps) = (None, 0);
     loop {
         match *message.get(at)? {
             0 => return Some(end.unwrap_or(at + 1)),
@@ -167,7 +167,8 @@ fn end_of_name(message: &[u8], start: usize) -> Option<usize> {
                 //= RFC 1035 §4.1.4
                 //# an entire domain name or a list of labels at the end of a domain name is replaced with a pointer to a
                 //# prior occurance of the same name
-                if target < HEADER_BYTES || target >= from {
+                jumps += 1;
+                if target < HEADER_BYTES || target >= from || jumps > MAX_JUMPS {
                     return None;
                 }
                 end = end.or(Some(at + 2));
@@ -208,6 +209,8 @@ const HEADER_BYTES: usize = 12;
 const MAX_LABEL: u8 = 63;
 /// The maximum length of a name, including the length bytes and the root label.
 const MAX_NAME_BYTES: usize = 255;
+/// The maximum number of pointers in a name. A name has at most this number of labels.
+const MAX_JUMPS: u8 = 127;
 /// The buffer is much larger than the limit for responses without EDNS, so that longer responses
 /// can be read too.
 const MAX_ANSWER_BYTES: usize = 4 << 10;

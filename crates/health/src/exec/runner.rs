@@ -272,24 +272,22 @@ impl FirstLine {
     /// Reads until the end of the output. Only the first line is kept.
     async fn read(&mut self, from: Option<impl AsyncRead + Unpin>) {
         let Some(mut from) = from else { return };
-        let (mut buffer, mut start) = ([0; 4_096], Vec::new());
+        let (mut buffer, mut line) = ([0; 4_096], Vec::new());
         while let Ok(read @ 1..) = from.read(&mut buffer).await {
             if !self.0.is_empty() {
                 continue;
             }
-            let room = buffer.len() - start.len();
-            start.extend_from_slice(buffer.get(..read.min(room)).unwrap_or_default());
-            let is_full = start.len() == buffer.len();
-            self.take(&start, is_full);
+            // Only new bytes are searched, because a program may write one byte at a time.
+            let new = buffer.get(..read).unwrap_or_default();
+            let new = if line.is_empty() { new.trim_ascii_start() } else { new };
+            let end = new.iter().position(|byte| *byte == b'\n');
+            line.extend_from_slice(new.get(..end.unwrap_or(new.len())).unwrap_or_default());
+            if end.is_some() || line.len() >= LONGEST_LINE {
+                self.0 = printable(&line);
+            }
         }
-        self.take(&start, true);
-    }
-
-    fn take(&mut self, start: &[u8], is_all: bool) {
-        let text = start.trim_ascii_start();
-        let end = text.iter().position(|byte| *byte == b'\n').or(is_all.then_some(text.len()));
-        if let Some(line) = end.and_then(|end| text.get(..end)).filter(|_| self.0.is_empty()) {
-            self.0 = printable(line);
+        if self.0.is_empty() {
+            self.0 = printable(&line);
         }
     }
 }
@@ -309,6 +307,8 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 const RUN: &str = "SLUICEGATE_RUN";
 const REQUEST_LIMIT: Duration = Duration::from_secs(2);
 const REST: Duration = Duration::from_millis(100);
+/// The number of bytes after which the rest of a line is ignored.
+const LONGEST_LINE: usize = 4_096;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const STRAY_ROUNDS: u32 = 20;
 const STRAY_PAUSE: Duration = Duration::from_millis(10);

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::BufRead;
+use std::sync::Arc;
 use std::time::Duration;
 
 use datapath::{CaptureError, CaptureReader, CapturedFrame};
@@ -16,7 +17,7 @@ use datapath::{CaptureError, CaptureReader, CapturedFrame};
 pub(super) struct Arrival {
     pub(super) time: Duration,
     pub(super) bytes: Vec<u8>,
-    pub(super) interface: Option<String>,
+    pub(super) interface: Option<Arc<str>>,
     /// `true` if the frame is outgoing or a duplicate.
     pub(super) is_left_out: bool,
     /// `true` if the capture truncated the frame. The missing bytes of a truncated frame are zeros.
