@@ -72,9 +72,10 @@ impl MachineFault {
             Self::Freeze(machines, time) => freeze(scene, machines, time),
             Self::Carrier(index, time, stalled) => lose_carrier(scene, index, time, stalled),
             Self::Session(index, ipv4) => {
-                let name = RouterSession::new(u8::try_from(index + 1).unwrap(), ipv4).name();
+                let session = RouterSession::new(u8::try_from(index + 1).unwrap(), ipv4);
+                let name = session.name();
                 let before = scene.peer(index, &name)["established"].as_u64();
-                scene.router.ask(&format!("restart {name}")).unwrap();
+                scene.router.restart(&session).unwrap();
                 let again = || (scene.peer(index, &name)["established"].as_u64() > before).then_some(());
                 assert!(eventually(BOUND, again).is_some(), "{:#}", scene.peer(index, &name));
             }
@@ -88,6 +89,8 @@ impl MachineFault {
                 reload(scene);
             }
         }
+        // FRR ends a BGP session once more if the BFD session comes up later.
+        (0..2).for_each(|index| wait_for_sessions(scene, index));
         scene.wait_for_next_hops(2);
         (0..2).for_each(|index| wait_for_announcement(scene, index));
         scene.wait_for_agreement();
@@ -223,6 +226,17 @@ fn both_say(scene: &Scene, words: &[&str]) {
     for index in 0..2 {
         scene.say(index, words);
     }
+}
+
+/// Waits until all BGP and BFD sessions of a machine are up.
+fn wait_for_sessions(scene: &Scene, index: usize) {
+    let mut last = Value::Null;
+    let found = eventually(BOUND, || {
+        last = scene.machines[index].as_ref().unwrap().ask("/v1/bgp").unwrap()["peers"].take();
+        let is_up = |peer: &Value| peer["state"] == "Established" && peer["bfd"]["state"] == "Up";
+        last.as_array()?.iter().all(is_up).then_some(())
+    });
+    assert!(found.is_some(), "{last:#}\n{}", scene.tails());
 }
 
 /// Waits until a machine announces its VIPs in both families without a mark.

@@ -48,11 +48,11 @@ impl Clients {
 }
 
 /// Starts the fixture. A withdrawal that starts a hold-down would fail the test by timeout.
-fn stalled_scene(kind: Kind, max_stall: &str) -> Scene {
+fn stalled_scene(kind: Kind, max_stall: &str, bfd: &str) -> Scene {
     let with_stall = |bed: &Bed| {
         let config = config(bed);
         let more = config.more.replace("hold_down = \"1s\"", &format!("hold_down = \"1h\"\n{max_stall}"));
-        LbConfig { more, ..config }
+        LbConfig { more: more.replace(BFD, bfd), ..config }
     };
     let router = |bed: &Bed| Router::start(bed, kind, &RouterSession::all()).unwrap();
     let scene = Scene::with(router, with_stall);
@@ -79,7 +79,7 @@ fn said(scene: &mut Scene, index: usize, what: &str) -> usize {
 /// Stalls the packet threads of both machines three times.
 fn short_stalls(kind: Kind) {
     // A pause of the test machine must not turn a short stall into a long one.
-    let mut scene = stalled_scene(kind, "max_stall = \"1m\"");
+    let mut scene = stalled_scene(kind, "max_stall = \"1m\"", BFD);
     // The kernel reports each removed route. It also reports a replaced IPv6 route as removed.
     let monitor = Process::start(&scene.bed.router, "monitor", "ip", &["-4", "monitor", "route"]).unwrap();
     let clients = Clients::start(&scene);
@@ -121,7 +121,7 @@ fn frr_keeps_routes_during_short_stalls_of_all_machines() {
 
 /// Stalls one machine until it withdraws its VIPs, and then stops its process.
 fn lasting_stall(kind: Kind) {
-    let mut scene = stalled_scene(kind, "");
+    let mut scene = stalled_scene(kind, "", "bfd = {}");
     let clients = Clients::start(&scene);
     let process = scene.machine(1).process.id();
     let start = Instant::now();
@@ -170,3 +170,6 @@ fn bird_machine_that_hangs_leaves_and_returns_at_once() {
 fn frr_machine_that_hangs_leaves_and_returns_at_once() {
     lasting_stall(Kind::Frr);
 }
+
+/// The BFD settings of the fixture, which tolerate pauses of a busy test machine.
+const BFD: &str = "bfd = { interval = \"100ms\", multiplier = 5 }";

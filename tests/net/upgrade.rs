@@ -450,8 +450,12 @@ fn upgrade_applies_settings_and_rejects_restart_only_ones() {
     assert!(refused.contains("`sluicegate config reload` first"), "{refused}");
     assert_eq!(line.run(&["config", "reload"]).code, Some(0));
     assert_eq!(needs(&line), serde_json::json!(["io.batch: 32 -> 64"]));
+    line.scene.ask(true, 8);
+    line.scene.settled();
     line.upgrade(None);
     assert_eq!(needs(&line), serde_json::json!([]));
+    line.scene.ask(true, 8);
+    line.scene.settled(); // the counters of the XDP program also start at 0
     with(&line.scene.bed, "batch = 64\nmax_vips = 9").write(&line.scene.bed, 0).unwrap();
     assert_eq!(line.run(&["config", "reload"]).code, Some(0));
     let refused = line.refused(&line.scene.bed.program().unwrap());

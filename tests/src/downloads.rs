@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::Namespace;
 
@@ -20,12 +20,16 @@ pub struct Downloads {
 }
 
 /// A finished download.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Download {
     /// The name of the backend, or an empty string if no response arrived.
     pub backend: String,
     /// The error that interrupted the download, or `None` if the download was complete.
     pub broke: Option<String>,
+    /// The local address of the connection, or `None` if there was no connection.
+    pub local: Option<SocketAddr>,
+    /// The time from the start of the download to its end.
+    pub lasted: Duration,
 }
 
 impl Downloads {
@@ -36,9 +40,10 @@ impl Downloads {
         let one = |_| {
             let begun = Arc::clone(&begun);
             ns.spawn(move || {
-                let mut backend = String::new();
-                let broke = fetch(server, length, &mut backend, &begun).err();
-                Download { backend, broke: broke.map(|error| error.to_string()) }
+                let (mut download, start) = (Download::default(), Instant::now());
+                let result = fetch(server, length, &mut download, &begun);
+                download.broke = result.err().map(|error| error.to_string());
+                Download { lasted: start.elapsed(), ..download }
             })
         };
         let threads = (0..count).map(one).collect();
@@ -54,13 +59,19 @@ impl Downloads {
     /// Waits until all downloads have ended, and returns their results.
     #[must_use]
     pub fn join(self) -> Vec<Download> {
-        let panicked = || Download { backend: String::new(), broke: Some("panicked".into()) };
+        let panicked = || Download { broke: Some("panicked".into()), ..Download::default() };
         self.threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| panicked())).collect()
     }
 }
 
-fn fetch(server: SocketAddr, length: Duration, backend: &mut String, begun: &AtomicUsize) -> io::Result<()> {
+fn fetch(
+    server: SocketAddr,
+    length: Duration,
+    download: &mut Download,
+    begun: &AtomicUsize,
+) -> io::Result<()> {
     let stream = TcpStream::connect_timeout(&server, PATIENCE)?;
+    download.local = Some(stream.local_addr()?);
     stream.set_read_timeout(Some(PATIENCE))?;
     let path = format!("/for/{}", length.as_millis());
     (&stream)
@@ -74,7 +85,7 @@ fn fetch(server: SocketAddr, length: Duration, backend: &mut String, begun: &Ato
         }
         match line.trim().split_once(": ") {
             None if line.trim().is_empty() => break,
-            Some(("X-Backend", name)) => name.clone_into(backend),
+            Some(("X-Backend", name)) => name.clone_into(&mut download.backend),
             Some(("Content-Length", count)) => bytes = count.parse().unwrap_or_default(),
             _ => {}
         }

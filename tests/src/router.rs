@@ -30,6 +30,7 @@ pub enum RouterKind {
 /// The daemons of a router. Dropping the handle stops the daemons.
 #[derive(Debug)]
 pub struct Router {
+    kind: RouterKind,
     daemons: Vec<Process>,
     shell: Shell,
 }
@@ -54,7 +55,7 @@ impl Router {
             RouterKind::Frr => frr(bed, config)?,
             RouterKind::Gobgp => gobgpd(bed, config)?,
         };
-        let router = Self { daemons, shell };
+        let router = Self { kind, daemons, shell };
         // The socket may exist before the daemon listens on it, so the first query is repeated
         // until it succeeds.
         router.until(&router.shell.first, |_| true).map_err(|why| why.context(router.tail()))?;
@@ -74,6 +75,18 @@ impl Router {
             args.extend(question.split_whitespace());
         }
         ns.text(program, &args)
+    }
+
+    /// Restarts a session. gobgpd does not support this.
+    ///
+    /// # Errors
+    /// Fails in the same cases as [`Self::ask`].
+    pub fn restart(&self, session: &RouterSession) -> Result<()> {
+        let command = match self.kind {
+            RouterKind::Frr => format!("clear bgp {}", session.ends().1),
+            RouterKind::Bird | RouterKind::Gobgp => format!("restart {}", session.name()),
+        };
+        self.ask(&command).map(drop)
     }
 
     /// Repeats a query until `wanted` accepts its output, and returns that output.
@@ -154,7 +167,8 @@ fn bird(bed: &Bed, config: &str) -> Result<(Vec<Process>, Shell)> {
 }
 
 /// Starts the FRR daemons. The daemons run as the user `frr`, which must own the directory of their
-/// sockets.
+/// sockets. With nexthop objects, the kernel removes the next hops of a link that goes down, and
+/// FRR 8.4 does not add them again when the link comes up.
 fn frr(bed: &Bed, bgpd: &str) -> Result<(Vec<Process>, Shell)> {
     // FRR drops root privileges, but must still be able to read its files in this directory.
     fs::set_permissions(bed.dir(), Permissions::from_mode(0o711))?;
@@ -166,7 +180,9 @@ fn frr(bed: &Bed, bgpd: &str) -> Result<(Vec<Process>, Shell)> {
     }
     let (zserv, control) = (format!("{folder}/zserv.api"), format!("{folder}/bfdd.sock"));
     let mut daemons = Vec::new();
-    for (name, config) in [("zebra", "hostname er\n"), ("bfdd", FRR_BFDD), ("bgpd", bgpd)] {
+    for (name, config) in
+        [("zebra", "hostname er\nno zebra nexthop kernel enable\n"), ("bfdd", FRR_BFDD), ("bgpd", bgpd)]
+    {
         let file = bed.write(&format!("{name}.conf"), config)?;
         let (pid, socket) = (format!("{folder}/{name}.pid"), format!("{folder}/{name}.vty"));
         let mut args =

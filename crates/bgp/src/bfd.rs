@@ -67,7 +67,7 @@ pub struct BfdConfig {
     pub local: Option<IpAddr>,
     /// The minimum interval between two packets in either direction, from 10 ms to 10 s.
     pub interval: Duration,
-    /// The number of consecutive lost packets after which the peer is considered down.
+    /// The number of consecutive lost packets after which the peer considers this side down.
     pub multiplier: u8,
 }
 

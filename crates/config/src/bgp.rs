@@ -137,7 +137,7 @@ pub struct BfdTimes {
     /// The interval between two BFD packets: 10 ms to 10 s. Default: 100 ms.
     #[serde(serialize_with = "canonical::span")]
     pub interval: Duration,
-    /// The number of consecutive lost BFD packets after which the peer is considered down: 1 to
+    /// The number of lost BFD packets after which the peer considers this machine down: 1 to
     /// 255. Default: 3.
     pub multiplier: u8,
 }

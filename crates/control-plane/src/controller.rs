@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use forwarder::{Generation, Service, SlotId, SlotState, Snapshot};
 
-pub use self::changes::{Changes, MovedTable, Running, Side, changes, moved_tables};
+pub use self::changes::{Changes, MovedTable, Running, Side, Version, changes, moved_tables};
 
 use self::fallback::{Fallbacks, Rule};
 pub use self::plan::HeldPool;

@@ -62,8 +62,8 @@ mod value_caches;
 
 pub use capture::{Captured, Captures, Tapped};
 pub use controller::{
-    Affected, Changes, Controller, Done, Flushing, HeldPool, Job, MovedTable, Running, Side, changes,
-    moved_tables,
+    Affected, Changes, Controller, Done, Flushing, HeldPool, Job, MovedTable, Running, Side, Version,
+    changes, moved_tables,
 };
 pub use drain::{Departure, Observed, Shutdown};
 pub use flow_counts::FlowCounts;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::{Config, parse};
-use control_plane::{Changes, Controller, Running, Side, changes};
+use control_plane::{Changes, Controller, Running, Side, Version, changes};
+use health::HealthState;
 
 const FILE: &str = r#"
 [cluster]
@@ -247,6 +248,42 @@ fn moved_slots_are_explained_and_add_up() {
     let [changed, _, parts @ ..] = numbers.as_slice() else { panic!("{moved}") };
     assert_eq!(*changed, parts.iter().sum::<u32>(), "{moved}");
     assert!(!moved.contains(" 0 "), "{moved}");
+}
+
+/// A reload adds four backends. Their first check results arrive before or after the comparison.
+#[test]
+fn reload_counts_the_same_moves_as_config_diff() {
+    let added: String =
+        (3..=6).map(|n| format!(", {{ name = \"a{n}\", address = \"198.18.1.{n}\" }}")).collect();
+    let last = "address = \"198.18.1.2\" }";
+    let (old, new) = (config(FILE), config(&with(&[(last, &format!("{last}{added}"))])));
+    let [from, to] = [&old, &new].map(|config| compile::compile_file(config, "lb1").unwrap());
+    let side = |config, index| Side { config, index };
+    let running = Running::of(&old, "lb1");
+    let diff = changes(&running, side(&old, &from.index), side(&new, &to.index), "lb1");
+    assert_eq!(diff.sentences.iter().filter(|sentence| sentence.contains("slots")).count(), 2, "{diff:?}");
+
+    let (mut controller, mut live) =
+        Controller::start(Arc::clone(&old), "lb1", Arc::default(), Duration::ZERO).unwrap();
+    let all_up = |controller: &mut Controller, live: &mut forwarder::Snapshot| {
+        let up: Vec<_> = controller.watched().into_iter().map(|one| (one.key, HealthState::Up)).collect();
+        if let Some(next) = controller.health_states(&up, live, Duration::ZERO).unwrap() {
+            *live = next;
+        }
+    };
+    let job = |controller: &mut Controller, live: &mut forwarder::Snapshot, config| {
+        let job = controller.job(config, Arc::default(), live.states().to_vec(), Duration::ZERO);
+        *live = controller.finish(job.unwrap().run(), Duration::ZERO).unwrap();
+    };
+    all_up(&mut controller, &mut live);
+    job(&mut controller, &mut live, None);
+    let before = Version::of(&controller);
+    job(&mut controller, &mut live, Some(Arc::clone(&new)));
+    assert_eq!(before.changes(&Version::of(&controller), &running, "lb1"), diff, "no results");
+    all_up(&mut controller, &mut live);
+    assert_eq!(before.changes(&Version::of(&controller), &running, "lb1"), diff, "old tables");
+    job(&mut controller, &mut live, None);
+    assert_eq!(before.changes(&Version::of(&controller), &running, "lb1"), diff, "new tables");
 }
 
 #[test]

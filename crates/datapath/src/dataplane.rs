@@ -351,7 +351,16 @@ impl DataPlane {
         let before = self.unserved.iter().copied().chain(std::iter::repeat(0));
         let no_socket: Vec<u64> =
             self.without_socket().zip(before).map(|(now, before)| now.saturating_sub(before)).collect();
-        self.monitor.look(&self.interfaces, &self.threads.running, &self.sockets, &no_socket)
+        let clock = self.now();
+        self.monitor.look(&self.interfaces, &self.threads.running, &self.sockets, &no_socket, clock)
+    }
+
+    /// Returns the time until the next check that can find a stuck thread, or that can find a stall
+    /// that has lasted for `max_stall`. Call [`DataPlane::health`] at that time, in addition to the
+    /// regular calls.
+    #[must_use]
+    pub fn due_in(&self, max_stall: Duration) -> Option<Duration> {
+        self.monitor.due_in(max_stall)
     }
 
     /// Returns for how long stuck threads have been the only problem. Returns `None` if the last

@@ -4,10 +4,10 @@
 //!
 //! The checks run outside the packet threads and compare the number of loop iterations of each
 //! thread. A sleeping thread runs its loop ten times per second. If a thread has not run its loop
-//! for half a second, it is stuck or gets no processor time (`stall`). A stuck thread is a problem
-//! only if packets are waiting in its sockets or mailboxes. The checks exclude the time in which
-//! the whole process did not run (`pauses`). If the checks run four times a second, a problem is
-//! found within one second.
+//! for 0.4 s, it is stuck or gets no processor time (`stall`). A stuck thread is a problem
+//! only if packets are waiting in its sockets or mailboxes. A stall starts with the last iteration
+//! of the thread. The checks exclude the time in which the whole process did not run (`pauses`). If
+//! the checks run four times a second, all other problems are found within one second.
 
 mod pauses;
 mod stall;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use forwarder::InterfaceId;
+use forwarder::{InterfaceId, Now};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 
@@ -141,25 +141,64 @@ impl fmt::Display for Health {
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     iterations: u64,
+    /// The time of the last iteration.
     since: Instant,
+    /// The time of the last check.
+    checked: Instant,
+    /// The time of the last check that found no waiting packets. Packets that arrive later do not
+    /// turn the time before into a stall.
+    idle: Instant,
+    is_stuck: bool,
 }
 
 impl Progress {
     /// Starts the measurement at `now`.
     #[must_use]
     pub const fn new(now: Instant) -> Self {
-        Self { iterations: 0, since: now }
+        Self { iterations: 0, since: now, checked: now, idle: now, is_stuck: false }
     }
 
-    /// Returns `true` if the thread has made no iteration for half a second although packets are
-    /// waiting. The function `waiting` is called only if the thread has made no iteration for half
-    /// a second.
-    pub fn is_stuck(&mut self, now: Instant, iterations: u64, waiting: impl FnOnce() -> bool) -> bool {
+    /// Returns `true` if the thread has made no iteration for 0.4 s although packets are waiting.
+    /// The last iteration started `ago` before `now`. The function `waiting` is called only if the
+    /// thread has made no iteration for 0.4 s.
+    pub fn is_stuck(
+        &mut self,
+        now: Instant,
+        iterations: u64,
+        ago: Duration,
+        waiting: impl FnOnce() -> bool,
+    ) -> bool {
+        let checked = std::mem::replace(&mut self.checked, now);
         if iterations != self.iterations {
-            *self = Self { iterations, since: now };
-            return false;
+            // `ago` may include a pause, but `now` does not. The new iteration has ended after the
+            // previous check in any case.
+            let since = now.checked_sub(ago).unwrap_or(now).max(checked);
+            (self.iterations, self.since) = (iterations, since);
         }
-        now.saturating_duration_since(self.since) >= STUCK_AFTER && waiting()
+        let is_quiet = now.saturating_duration_since(self.since) >= STUCK_AFTER;
+        self.is_stuck = is_quiet && waiting();
+        if is_quiet && !self.is_stuck {
+            self.idle = now;
+        }
+        self.is_stuck
+    }
+
+    /// Returns the start of the current stall, or `None` if the thread is not stuck.
+    #[must_use]
+    pub fn stuck_since(&self) -> Option<Instant> {
+        self.is_stuck.then(|| self.since.max(self.idle))
+    }
+
+    /// Returns the time of the next check that can find that the thread is stuck, or `None` if the
+    /// thread has already made no iteration for 0.4 s.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        Some(self.since + STUCK_AFTER).filter(|at| *at > self.checked)
+    }
+
+    /// Starts the measurement again at `now`, after a time in which the thread was not checked.
+    fn restart(&mut self, now: Instant) {
+        *self = Self { iterations: self.iterations, ..Self::new(now) };
     }
 }
 
@@ -219,11 +258,20 @@ impl Monitor {
         Some(self.pauses.running(Instant::now()).saturating_duration_since(self.stalled?))
     }
 
-    /// Restarts the time that [`Monitor::stalled`] returns. A stall continues, because the last
-    /// problem stays the same until the next check.
+    /// Returns the time until a thread becomes stuck, or until the current stall has lasted for
+    /// `max_stall`. Returns `None` if neither can happen before the next iteration of a thread.
+    pub(crate) fn due_in(&self, max_stall: Duration) -> Option<Duration> {
+        let now = self.pauses.running(Instant::now());
+        let threads = self.threads.iter().map(|thread| &thread.progress);
+        next_due(threads, self.stalled, max_stall, now).map(|at| at.saturating_duration_since(now))
+    }
+
+    /// Restarts the time that [`Monitor::stalled`] returns, and the time since the last iteration of
+    /// each thread. A stall continues, because the last problem stays the same until the next check.
     pub(crate) fn restart_stall(&mut self) {
         let now = self.pauses.running(Instant::now());
         self.stalled = self.stalled.map(|_| now);
+        self.threads.iter_mut().for_each(|thread| thread.progress.restart(now));
     }
 
     /// Returns how long the process did not run, unless this pause was already reported.
@@ -265,13 +313,15 @@ impl Monitor {
     }
 
     /// Checks threads, sockets, programs and interfaces. `no_socket` contains, for each interface,
-    /// the number of packets that arrived on queues without a socket.
+    /// the number of packets that arrived on queues without a socket. `clock` is the current time on
+    /// the clock of the packet threads.
     pub(crate) fn look(
         &mut self,
         interfaces: &[Interface],
         threads: &[JoinHandle<()>],
         counters: &[Arc<SocketCounters>],
         no_socket: &[u64],
+        clock: Now,
     ) -> Health {
         let now = self.pauses.running(Instant::now());
         let mut problems = Vec::new();
@@ -282,7 +332,7 @@ impl Monitor {
         for (((thread, waker), handle), counters) in all {
             let lost = thread.lost_socket(interfaces).filter(|_| !lasting);
             let ended = handle.is_finished().then_some(Problem::ThreadEnded(thread.name));
-            problems.extend(ended.or(lost).or_else(|| thread.stuck(now, counters, waker)));
+            problems.extend(ended.or(lost).or_else(|| thread.stuck(now, clock, counters, waker)));
         }
         for (program, no_socket) in self.programs.iter_mut().zip(no_socket) {
             // A queue that has lost its socket gets no new socket before a restart. The monitor
@@ -299,25 +349,47 @@ impl Monitor {
     }
 
     fn observe_stall(&mut self, stalled: bool, now: Instant) {
-        // A stuck thread has made no iteration since this time.
-        let since = now.checked_sub(STUCK_AFTER).unwrap_or(now);
-        self.stalled = stalled.then(|| self.stalled.unwrap_or(since));
+        let since = self.threads.iter().filter_map(|thread| thread.progress.stuck_since()).min();
+        self.stalled = stalled.then(|| self.stalled.or(since).unwrap_or(now));
     }
 }
 
+/// Returns the time of the next check that can find a stuck thread, or that can find a stall that
+/// has lasted for `max_stall`.
+fn next_due<'a>(
+    threads: impl Iterator<Item = &'a Progress>,
+    stalled: Option<Instant>,
+    max_stall: Duration,
+    now: Instant,
+) -> Option<Instant> {
+    let lasts = stalled.and_then(|since| since.checked_add(max_stall)).filter(|at| *at > now);
+    threads.filter_map(Progress::due).chain(lasts).min()
+}
+
 impl Thread {
-    fn stuck(&mut self, now: Instant, counters: &SocketCounters, waker: &Waker) -> Option<Problem> {
+    fn stuck(
+        &mut self,
+        now: Instant,
+        clock: Now,
+        counters: &SocketCounters,
+        waker: &Waker,
+    ) -> Option<Problem> {
         let iterations = counters.iterations.read();
         let advances = iterations != self.progress.iterations;
         let waiting = || waker.has_mail() || self.sockets.iter().any(|socket| has_packets(socket.fd.as_fd()));
-        let stuck = self.progress.is_stuck(now, iterations, waiting);
+        let ago = clock.nanos().saturating_sub(counters.last_iteration.read());
+        let stuck = self.progress.is_stuck(now, iterations, Duration::from_nanos(ago), waiting);
         self.reason = self.reason.filter(|_| stuck);
         if advances {
             self.quiet = None;
+        }
+        if advances && !stuck {
             return None;
         }
         let read = || Scheduling::read(waker.thread());
         let (since, before) = *self.quiet.get_or_insert_with(|| (now, read()));
+        // The first reading has nothing to compare with.
+        let before = before.filter(|_| since < now);
         let reason =
             || Scheduling::reason(before.as_ref(), read().as_ref(), now.saturating_duration_since(since));
         stuck.then(|| Problem::ThreadStuck(self.name, *self.reason.get_or_insert_with(reason)))
@@ -368,15 +440,18 @@ impl Program {
 }
 
 /// A thread that makes no iteration for this long is considered stuck. A sleeping thread makes an
-/// iteration every 100 ms.
-const STUCK_AFTER: Duration = Duration::from_millis(500);
+/// iteration every 100 ms, and a pause of the process that the clock does not notice is shorter than
+/// [`pauses::LATE`].
+const STUCK_AFTER: Duration = Duration::from_millis(400);
+const _: () = assert!(100 + pauses::LATE.as_millis() < STUCK_AFTER.as_millis());
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// Each tuple contains the iteration count, a flag that is `true` if packets are waiting, and a
-    /// flag that is `true` if the thread should be reported as stuck.
+    /// flag that is `true` if the thread should be reported as stuck. Iterations run immediately
+    /// before a check.
     type Look = (u64, bool, bool);
 
     const LOOK: Duration = Duration::from_millis(250);
@@ -395,7 +470,8 @@ mod tests {
         for (name, looks) in table {
             let mut progress = Progress::new(start);
             for (n, &(iterations, waiting, stuck)) in (0..).zip(looks) {
-                assert_eq!(progress.is_stuck(at(n), iterations, || waiting), stuck, "{name}, look {n}");
+                let is_stuck = progress.is_stuck(at(n), iterations, Duration::ZERO, || waiting);
+                assert_eq!(is_stuck, stuck, "{name}, look {n}");
             }
         }
     }
@@ -404,8 +480,61 @@ mod tests {
     fn progress_without_a_first_iteration_is_stuck() {
         let start = Instant::now();
         let mut progress = Progress::new(start);
-        assert!(!progress.is_stuck(start + LOOK, 0, || true));
-        assert!(progress.is_stuck(start + 2 * LOOK, 0, || true));
+        assert!(!progress.is_stuck(start + LOOK, 0, Duration::ZERO, || true));
+        assert!(progress.is_stuck(start + 2 * LOOK, 0, Duration::ZERO, || true));
+    }
+
+    /// Runs regular checks and the checks that are due, from a check that found no problem on. Each
+    /// check is late by `late`. The thread makes its last iteration `after` that check. Returns how
+    /// long after the last iteration the stall was found, and how long after it the stall had
+    /// lasted for `max_stall`.
+    fn found(after: Duration, late: Duration, max_stall: Duration) -> (Duration, Duration) {
+        let start = Instant::now();
+        let mut progress = Progress::new(start);
+        let (last, mut now, mut stalled, mut found) = (start + after, start, None, None);
+        loop {
+            let due = next_due(std::iter::once(&progress), stalled, max_stall, now);
+            now = due.map_or(now + LOOK, |due| due.min(now + LOOK)) + late;
+            let iterations = u64::from(now >= last);
+            progress.is_stuck(now, iterations, now.saturating_duration_since(last), || true);
+            stalled = progress.stuck_since();
+            if let Some(since) = stalled {
+                assert_eq!(since, last, "a stall starts with the last iteration");
+                let found = *found.get_or_insert(now - last);
+                if now - since >= max_stall {
+                    return (found, now - last);
+                }
+            }
+        }
+    }
+
+    // Promise: forwarder-stall
+    #[test]
+    fn stall_decisions_are_made_at_their_time_and_not_at_a_regular_check() {
+        let late = Duration::from_millis(2);
+        for after in (1..250).step_by(7).map(Duration::from_millis) {
+            for max_stall in [3_000, 3_100, 600].map(Duration::from_millis) {
+                let (stuck, withdrawn) = found(after, late, max_stall);
+                assert!((STUCK_AFTER..=STUCK_AFTER + late).contains(&stuck), "{after:?}: {stuck:?}");
+                assert!((max_stall..=max_stall + late).contains(&withdrawn), "{after:?}: {withdrawn:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn stall_starts_when_packets_wait_and_never_before_a_pause() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let mut progress = Progress::new(start);
+        assert!(!progress.is_stuck(at(10_000), 0, Duration::ZERO, || false));
+        assert!(progress.is_stuck(at(10_250), 0, Duration::ZERO, || true));
+        assert_eq!(progress.stuck_since(), Some(at(10_000)), "nothing waited before");
+        assert!(!progress.is_stuck(at(10_500), 1, Duration::ZERO, || true));
+        assert_eq!((progress.stuck_since(), progress.due()), (None, Some(at(10_900))));
+        // The thread made an iteration, and then the process stopped for 26 s. The clock stood
+        // still in this time.
+        assert!(!progress.is_stuck(at(10_700), 2, Duration::from_secs(26), || true));
+        assert_eq!(progress.due(), Some(at(10_900)));
     }
 
     #[test]

@@ -143,6 +143,8 @@ pub struct Steer {
     prefixes: PrefixMaps,
     handover: Handover,
     counts: PerCpuArray<MapData, u64>,
+    /// The values that the counters had when this process took over the program.
+    earlier_counts: SteerCounts,
     ends: EndpointMaps,
     /// The filter that the maps contain.
     filter: Filter,
@@ -202,7 +204,19 @@ impl Steer {
     ) -> Self {
         let Maps { addresses, prefixes, counts, ends } = maps;
         let filter = Filter::default();
-        Self { attachment, addresses, prefixes, handover, counts, ends, filter, max_vips, descriptors }
+        let earlier_counts = SteerCounts::default();
+        Self {
+            attachment,
+            addresses,
+            prefixes,
+            handover,
+            counts,
+            earlier_counts,
+            ends,
+            filter,
+            max_vips,
+            descriptors,
+        }
     }
 
     /// Returns the mode in which the program runs.
@@ -318,11 +332,22 @@ impl Steer {
     /// # Cost
     /// One system call for each counter.
     pub fn counts(&self) -> Result<SteerCounts, SteerError> {
-        let mut values = SteerCounts::default().values();
+        let mut values = self.earlier_counts.values();
         for (place, value) in (0..).zip(&mut values) {
-            *value = attach::total(&self.counts, place).map_err(in_map("counts"))?;
+            *value = attach::total(&self.counts, place).map_err(in_map("counts"))?.wrapping_sub(*value);
         }
         Ok(SteerCounts::from_values(values))
+    }
+
+    /// Sets the counters to 0 for this process. The counters of another process that uses the same
+    /// program do not change.
+    ///
+    /// # Errors
+    /// The errors are the same as for [`Steer::counts`].
+    pub fn restart_counts(&mut self) -> Result<(), SteerError> {
+        let since = self.counts()?;
+        self.earlier_counts.add(&since);
+        Ok(())
     }
 
     /// Updates the maps to match `wanted`: adds the new addresses, replaces the prefixes, and then

@@ -171,7 +171,9 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
         if let Some(own) = self.wakers.get(self.number) {
             own.turn_begins();
         }
-        let count = self.engine.step(now(begin, self.origin));
+        let now = now(begin, self.origin);
+        let count = self.engine.step(now);
+        self.socket.last_iteration.set(now.nanos());
         self.wake_others();
         count
     }

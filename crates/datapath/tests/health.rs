@@ -62,7 +62,7 @@ impl Queue {
     /// of a data plane.
     fn is_stuck(&self, progress: &mut Progress) -> bool {
         let waiting = || self.waiting.load(Ordering::SeqCst) > 0;
-        progress.is_stuck(Instant::now(), self.iterations.load(Ordering::SeqCst), waiting)
+        progress.is_stuck(Instant::now(), self.iterations.load(Ordering::SeqCst), Duration::ZERO, waiting)
     }
 }
 

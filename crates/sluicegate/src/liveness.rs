@@ -14,7 +14,7 @@ use admin::view::InterfaceRow;
 use admin::{Machine, Readiness, VipState};
 use config::words::{LogLine, log_lines};
 use control_plane::announce::Fault;
-use datapath::{Health, Pause};
+use datapath::{Health, Pause, Problem};
 use tokio::sync::watch;
 
 use crate::notify::Notifier;
@@ -23,6 +23,9 @@ use crate::notify::Notifier;
 #[derive(Debug)]
 pub(crate) struct Liveness {
     health: Health,
+    /// The time at which the last stall of a packet thread is over, if no other stall follows.
+    /// `None` if there was no stall, or if it is over.
+    steady_at: Option<Instant>,
     machine: Machine,
     vips: BTreeMap<String, VipState>,
     readiness: watch::Sender<Readiness>,
@@ -42,6 +45,7 @@ impl Liveness {
         let heart = manager.watchdog_time().map(Heart::new);
         Self {
             health: Health::default(),
+            steady_at: None,
             machine: Machine::default(),
             vips: BTreeMap::new(),
             readiness: watch::Sender::new(Readiness::default()),
@@ -58,11 +62,14 @@ impl Liveness {
         self.readiness.subscribe()
     }
 
-    /// Updates the health of the data plane.
+    /// Updates the health of the data plane. A stall of a packet thread ends when the thread has
+    /// made progress for [`STEADY`]. Otherwise a thread that repeatedly stalls for a moment would
+    /// change the routes several times a second.
     pub(crate) fn take(&mut self, health: Health, now: Instant) {
         if health.is_healthy() {
             self.beat(now);
         }
+        let health = self.steady(health, now);
         let before = self.taken.replace(now).filter(|_| !self.health.is_healthy());
         self.unhealthy += before.map_or(Duration::ZERO, |before| now.saturating_duration_since(before));
         if self.health == health {
@@ -80,6 +87,17 @@ impl Liveness {
         self.machine.fault = (!health.is_healthy()).then(|| health.to_string());
         self.health = health;
         self.publish();
+    }
+
+    fn steady(&mut self, health: Health, now: Instant) -> Health {
+        match &health {
+            Health::Healthy if self.steady_at.is_some_and(|at| now < at) => return self.health.clone(),
+            Health::Unhealthy(problems) if !problems.iter().any(Problem::is_certain) => {
+                self.steady_at = Some(now + STEADY);
+            }
+            _ => self.steady_at = None,
+        }
+        health
     }
 
     /// Logs a period in which the process did not run. The state of the forwarder stays unchanged.
@@ -116,8 +134,10 @@ impl Liveness {
     }
 
     /// Returns the fault of the forwarder for the announcement decisions. `stalled` is the time for
-    /// which stuck threads have been the only problem.
+    /// which stuck threads have been the only problem. A thread that makes progress again has been
+    /// stuck for no time.
     pub(crate) fn fault(&self, stalled: Option<Duration>) -> Option<Fault> {
+        let stalled = stalled.or(self.steady_at.map(|_| Duration::ZERO));
         self.machine.fault.clone().map(|why| Fault { why, stalled })
     }
 
@@ -213,6 +233,8 @@ impl Heart {
 
 /// The interval between two checks of the data plane.
 pub(crate) const EVERY: Duration = Duration::from_millis(250);
+/// The time for which a thread must make progress after a stall.
+const STEADY: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
@@ -238,10 +260,11 @@ mod tests {
         assert_eq!(why(), ["starting"]);
         liveness.is_set_up();
         assert_eq!((why(), liveness.news(), liveness.news()), (vec![], true, false));
-        liveness.take(ill(), Instant::now());
+        let now = Instant::now();
+        liveness.take(ill(), now);
         assert_eq!((why().len(), readiness.borrow().forwarder_fault().is_some()), (1, true));
         assert!(liveness.fault(None).is_some() && liveness.news());
-        liveness.take(Health::Healthy, Instant::now());
+        liveness.take(Health::Healthy, now + STEADY);
         assert!(readiness.borrow().is_ready() && liveness.fault(None).is_none() && liveness.news());
         liveness.set_draining(true);
         assert_eq!((why(), readiness.borrow().forwarder_fault()), (vec!["draining".to_owned()], None));
@@ -283,13 +306,44 @@ mod tests {
     fn subscribers_receive_changes_only() {
         let mut liveness = Liveness::new(Rc::default());
         let mut readiness = liveness.subscribe();
-        for (health, news) in
-            [(Health::Healthy, false), (ill(), true), (ill(), false), (Health::Healthy, true)]
-        {
-            liveness.take(health, Instant::now());
+        let changes = [(Health::Healthy, false), (ill(), true), (ill(), false), (Health::Healthy, true)];
+        for (after, (health, news)) in (0..).zip(changes) {
+            liveness.take(health, Instant::now() + STEADY * after);
             assert_eq!(readiness.has_changed().unwrap(), news);
             readiness.mark_unchanged();
         }
+    }
+
+    #[test]
+    fn repeated_stalls_are_one_fault_that_withdraws_nothing() {
+        // A line that is first logged without a subscriber could stay off in other tests.
+        let lines = logged(|| {
+            let (mut liveness, start) = (Liveness::new(Rc::default()), Instant::now());
+            // The thread makes an iteration every 0.6 s, so it is stuck for a sixth of the time.
+            for tenth in 0_u32..=60 {
+                let health = if tenth % 6 == 5 { ill() } else { Health::Healthy };
+                let stalled = (tenth % 6 == 5).then_some(Duration::from_millis(500));
+                liveness.take(health, start + Duration::from_millis(100) * tenth);
+                let fault = liveness.fault(stalled).map(|fault| fault.stalled);
+                assert_eq!(fault, (tenth >= 5).then(|| Some(stalled.unwrap_or_default())), "{tenth}");
+            }
+            let last = start + Duration::from_millis(5_900);
+            liveness.take(Health::Healthy, last + STEADY - Duration::from_millis(1));
+            assert!(liveness.fault(None).is_some());
+            liveness.take(Health::Healthy, last + STEADY);
+            assert_eq!(liveness.fault(None), None);
+        });
+        assert_eq!(lines.len(), 2, "{lines:?}");
+    }
+
+    #[test]
+    fn certain_fault_ends_a_stall_and_ends_at_once() {
+        let (mut liveness, now) = (Liveness::new(Rc::default()), Instant::now());
+        liveness.take(ill(), now);
+        liveness.take(Health::Unhealthy(vec![Problem::ProgramMissing("eth0".into())]), now);
+        assert_eq!(liveness.fault(None).map(|fault| fault.stalled), Some(None));
+        liveness.take(Health::Healthy, now);
+        assert_eq!(liveness.fault(None), None);
     }
 
     #[test]

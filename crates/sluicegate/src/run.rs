@@ -50,7 +50,7 @@ use forwarder::{Notice, Slot, Snapshot};
 use health::Event;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 pub(crate) use self::forwarding::{ends, filter};
 pub(crate) use self::reports::unix_micros;
@@ -261,6 +261,7 @@ impl Daemon {
             ticks
         });
         let ended = loop {
+            let due = self.stall_is_due().map(tokio::time::Instant::from_std);
             tokio::select! {
                 // Health states are handled first, because a backend that is down must get no
                 // packets.
@@ -268,6 +269,9 @@ impl Daemon {
                 Some(event) = self.checks.next() => self.take_event(event),
                 () = signals.end.recv() => if self.is_to_end() { break Ok(()) },
                 _ = looks.tick() => if self.look() { break Ok(()) },
+                () = sleep_until(due.unwrap_or_else(tokio::time::Instant::now)), if due.is_some() => {
+                    if self.look() { break Ok(()) }
+                }
                 _ = signals.hangup.recv(), if !self.is_draining() => self.read_file(Cause::Signal),
                 Some(turn) = self.tasks.next() => turn(self),
                 Some(table) = self.paths.found() => self.take_next_hops(table),
@@ -385,6 +389,14 @@ impl Daemon {
             let found = repair.await;
             daemon.send(|daemon| daemon.checks.repaired(found, &daemon.controller));
         });
+    }
+
+    /// Returns the time at which a thread becomes stuck, or at which a stall withdraws VIPs. These
+    /// decisions do not wait for the next regular check.
+    fn stall_is_due(&self) -> Option<Instant> {
+        let max_stall = self.controller.config().bgp().map_or(Duration::MAX, |bgp| bgp.max_stall);
+        let left = self.forwarding.plane.due_in(max_stall)?;
+        (self.lifecycle.hand_over != HandOver::Frozen).then(|| Instant::now() + left)
     }
 
     /// Checks the data plane, four times per second. Returns `true` if a drain is complete.

@@ -10,6 +10,7 @@ mod checks;
 mod keys;
 mod routers;
 mod settings;
+mod version;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use maglev_hash::{Disruption, SizesDiffer, disruption};
 
 use self::keys::Keys;
 pub use self::settings::Running;
+pub use self::version::Version;
 
 use compile::{Index, PoolView, service_name};
 use config::words::{count, count_of};

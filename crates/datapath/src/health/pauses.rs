@@ -1,9 +1,10 @@
 //! Measures for how long the process does not run.
 //!
-//! A thread that only sleeps wakes up four times per second. If this thread wakes up late, the
-//! process or the machine was stopped, or the process got no processor time. No thread makes
-//! progress in such a pause, so the health monitor measures the progress of threads with
-//! [`Pauses::running`], a clock that stands still during pauses.
+//! A thread that only sleeps wakes up ten times per second, and the control loop reads the clock of
+//! this module at least four times per second. If neither of them runs for a time, the process or
+//! the machine was stopped, or the process got no processor time. No thread makes progress in such
+//! a pause, so the health monitor measures the progress of threads with [`Pauses::running`], a
+//! clock that stands still during pauses.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -85,33 +86,43 @@ impl Pauses {
 
 #[derive(Debug)]
 struct Clock {
-    /// The time at which the thread last woke up.
-    woken: Instant,
+    /// The last time at which the sleeping thread or the control loop ran.
+    ran: Instant,
     /// The sum of all pauses.
     paused: Duration,
+    /// The time at which the sleeping thread last woke up, and the value of `paused` at that time.
+    woken: (Instant, Duration),
     unreported: Pause,
 }
 
 impl Clock {
     fn new(now: Instant) -> Self {
-        Self { woken: now, paused: Duration::ZERO, unreported: Pause::default() }
+        let none = Duration::ZERO;
+        Self { ran: now, paused: none, woken: (now, none), unreported: Pause::default() }
     }
 
+    /// Counts the sleep that has ended at `now` as a pause, unless another thread ran in the
+    /// meantime. The clock of `pause` also runs while the machine is suspended.
     fn wakes_up(&mut self, now: Instant, pause: Pause) {
-        if pause.lasted >= LATE {
-            self.paused += now.saturating_duration_since(self.woken);
+        self.running(now);
+        let (woken, before) = std::mem::replace(&mut self.woken, (now, self.paused));
+        let suspended = pause.lasted.saturating_sub(now.saturating_duration_since(woken));
+        let stopped = self.paused.saturating_sub(before) + suspended;
+        if pause.lasted >= REPORT_FROM && stopped >= LATE {
             self.unreported.lasted += pause.lasted;
             self.unreported.run_delay += pause.run_delay;
         }
-        self.woken = now;
     }
 
-    /// After a pause, other threads may run before the sleeping thread wakes up. The time since the
-    /// sleeping thread last woke up may therefore be a pause, too.
-    fn running(&self, now: Instant) -> Instant {
-        let asleep = now.saturating_duration_since(self.woken);
-        let paused = if asleep >= LATE { self.paused + asleep } else { self.paused };
-        now.checked_sub(paused).unwrap_or(now)
+    /// Returns the time without pauses. The caller is running at `now`, so the next pause starts
+    /// later. After a pause, the control loop may run before the sleeping thread wakes up.
+    fn running(&mut self, now: Instant) -> Instant {
+        let stopped = now.saturating_duration_since(self.ran);
+        if stopped >= LATE {
+            self.paused += stopped;
+        }
+        self.ran = self.ran.max(now);
+        now.checked_sub(self.paused).unwrap_or(now)
     }
 }
 
@@ -124,9 +135,12 @@ fn since_boot() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
 }
 
-const EVERY: Duration = Duration::from_millis(250);
-/// A thread that sleeps for [`EVERY`] and wakes up after this time has not run in between.
-const LATE: Duration = Duration::from_millis(500);
+const EVERY: Duration = Duration::from_millis(100);
+/// If no thread has run for this time, the process was stopped. A busy machine delays the wake-up
+/// of a sleeping thread for a shorter time.
+pub(super) const LATE: Duration = Duration::from_millis(250);
+/// The minimum length of a pause that is reported.
+const REPORT_FROM: Duration = Duration::from_millis(500);
 /// The minimum time between two reports. A machine with too few processors has many pauses.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
@@ -143,15 +157,35 @@ mod tests {
         let start = Instant::now();
         let mut clock = Clock::new(start);
         let pause = |lasted| Pause { lasted, run_delay: Duration::ZERO };
-        clock.wakes_up(start + millis(250), pause(millis(250)));
-        assert_eq!(clock.running(start + millis(600)), start + millis(600));
-        // After the pause, other threads run before the sleeping thread.
+        clock.wakes_up(start + millis(100), pause(millis(100)));
+        assert_eq!(clock.running(start + millis(250)), start + millis(250));
+        // After the pause, the control loop runs before the sleeping thread.
         assert_eq!(clock.running(start + millis(26_250)), start + millis(250));
-        clock.wakes_up(start + millis(26_251), pause(millis(26_001)));
-        assert_eq!(clock.running(start + millis(26_251)), start + millis(250));
-        clock.wakes_up(start + millis(26_510), pause(millis(259)));
-        assert_eq!(clock.running(start + millis(26_600)), start + millis(599));
-        assert_eq!(clock.unreported.lasted, millis(26_001));
+        clock.wakes_up(start + millis(26_251), pause(millis(26_151)));
+        assert_eq!(clock.running(start + millis(26_251)), start + millis(251));
+        clock.wakes_up(start + millis(26_360), pause(millis(109)));
+        assert_eq!(clock.running(start + millis(26_600)), start + millis(600));
+        assert_eq!(clock.unreported.lasted, millis(26_151));
+        // The machine was suspended for an hour. The clock of the process stood still.
+        clock.wakes_up(start + millis(26_700), pause(millis(3_600_340)));
+        assert_eq!(clock.running(start + millis(26_700)), start + millis(700));
+        assert_eq!(clock.unreported.lasted, millis(3_626_491));
+    }
+
+    /// The sleeping thread gets no processor time, but the control loop runs.
+    #[test]
+    fn clock_runs_on_while_only_the_sleeping_thread_is_late() {
+        let start = Instant::now();
+        let mut clock = Clock::new(start);
+        for look in (0..=3_000).step_by(240).map(millis) {
+            assert_eq!(clock.running(start + look), start + look);
+        }
+        let pause = Pause { lasted: millis(3_000), run_delay: millis(2_900) };
+        clock.wakes_up(start + millis(3_000), pause);
+        assert_eq!(
+            (clock.running(start + millis(3_000)), clock.unreported),
+            (start + millis(3_000), Pause::default())
+        );
     }
 
     #[test]
@@ -160,10 +194,11 @@ mod tests {
         let mut pauses = Pauses { shared: Arc::new(Mutex::new(Clock::new(start))), reported: None };
         let pause = Pause { lasted: millis(700), run_delay: millis(600) };
         assert_eq!(pauses.report(start), None);
-        lock(&pauses.shared).wakes_up(start, pause);
+        lock(&pauses.shared).wakes_up(start + pause.lasted, pause);
         assert_eq!(pauses.report(start).map(|pause| pause.to_string()).unwrap(), "it got no processor time");
-        lock(&pauses.shared).wakes_up(start, pause);
-        lock(&pauses.shared).wakes_up(start, Pause { lasted: millis(26_000), ..Pause::default() });
+        lock(&pauses.shared).wakes_up(start + 2 * pause.lasted, pause);
+        lock(&pauses.shared)
+            .wakes_up(start + 3 * pause.lasted, Pause { lasted: millis(26_000), ..Pause::default() });
         assert_eq!(pauses.report(start + millis(9_999)), None);
         let both = pauses.report(start + millis(10_000)).unwrap();
         assert_eq!((both.lasted, both.run_delay), (millis(26_700), millis(600)));

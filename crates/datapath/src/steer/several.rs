@@ -71,6 +71,14 @@ impl Steers {
         self.programs.iter_mut().try_for_each(|steer| steer.set_tunnel_endpoints(wanted))
     }
 
+    /// Sets the counters of every interface to 0. See [`Steer::restart_counts`].
+    ///
+    /// # Errors
+    /// The errors are the same as for [`Steer::counts`].
+    pub fn restart_counts(&mut self) -> Result<(), SteerError> {
+        self.programs.iter_mut().try_for_each(Steer::restart_counts)
+    }
+
     /// Returns the counters, summed over all interfaces.
     ///
     /// # Errors

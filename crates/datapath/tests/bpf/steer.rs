@@ -273,6 +273,12 @@ fn steer_passes_vip_packets_until_the_queue_has_a_socket() {
     assert_eq!(unmarked(&got[0]), (24, vip.as_slice()));
     let counts = SteerCounts { redirected: 1, passed: 2, no_socket: 1, ..SteerCounts::default() };
     assert_eq!(steer.counts().unwrap(), counts);
+    for _ in 0..2 {
+        steer.restart_counts().unwrap();
+        assert_eq!(steer.counts().unwrap(), SteerCounts::default());
+        far.send(&vip);
+        bed::eventually("one redirected frame", || steer.counts().unwrap().redirected == 1);
+    }
 }
 
 #[test]

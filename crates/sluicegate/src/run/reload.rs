@@ -7,14 +7,14 @@ use std::time::{Duration, SystemTime};
 
 use admin::Answer;
 use admin::view::{Refusal, ReloadReport};
-use compile::{CompileError, Index};
+use compile::CompileError;
 use config::{Config, Problems};
 use control_plane::publisher::{Generation, Publisher, Withdrawn};
 use control_plane::reload::{
     About, Cause, Ended, Host, InForce, Kept, Loaded, Origin, Place, Request, Wanted, guard, read, reload,
     too_many,
 };
-use control_plane::{Done, Job, Refused, Side, changes};
+use control_plane::{Done, Job, Refused, Version};
 use forwarder::Snapshot;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -37,18 +37,12 @@ struct Compiled {
     _compiling: OwnedMutexGuard<()>,
 }
 
-/// The configuration that was in force before the reload.
-struct Before {
-    config: Arc<Config>,
-    index: Arc<Index>,
-}
-
 /// The API client that requested the reload and receives its result.
 pub(super) type Client = Answer<Result<ReloadReport, Refusal>>;
 
 impl Host for ReloadHost {
     type Compiled = Compiled;
-    type Before = Before;
+    type Before = Version;
     type Client = Client;
 
     async fn read(&self, wanted: Wanted, origin: Origin) -> Result<Loaded, Refused> {
@@ -123,7 +117,7 @@ impl Host for ReloadHost {
         compiled: Compiled,
         withdrawn: Withdrawn,
         loaded: Loaded,
-    ) -> Result<Before, Refused> {
+    ) -> Result<Version, Refused> {
         let about = self.about.clone();
         let change_over = move |daemon: &mut Daemon| {
             let before = daemon.change_over(compiled, withdrawn, &loaded)?;
@@ -133,22 +127,21 @@ impl Host for ReloadHost {
         self.daemon.turn(change_over).await
     }
 
-    async fn compare(&self, before: Before) -> InForce {
+    async fn compare(&self, before: Version) -> InForce {
         let after = |daemon: &mut Daemon| {
             let controller = &daemon.controller;
-            let after =
-                Before { config: Arc::clone(controller.config()), index: Arc::clone(controller.index()) };
             let machine = controller.machine().to_owned();
-            (after, daemon.configuration.running.clone(), machine, controller.generation().0)
+            (
+                Version::of(controller),
+                daemon.configuration.running.clone(),
+                machine,
+                controller.generation().0,
+            )
         };
         let (after, running, machine, generation) = self.daemon.turn(after).await;
         // Comparing tables takes two memory loads per table entry, so it does not run on the
         // control loop.
-        let counted = tokio::task::spawn_blocking(move || {
-            let old = Side { config: &before.config, index: &before.index };
-            let new = Side { config: &after.config, index: &after.index };
-            changes(&running, old, new, &machine)
-        });
+        let counted = tokio::task::spawn_blocking(move || before.changes(&after, &running, &machine));
         let changes = counted.await.unwrap_or_default();
         for setting in &changes.needs_restart {
             // log: A reload cannot change this setting. Plan a restart, see
@@ -308,11 +301,8 @@ impl Daemon {
         compiled: Compiled,
         withdrawn: Withdrawn,
         loaded: &Loaded,
-    ) -> Result<Before, Refused> {
-        let before = Before {
-            config: Arc::clone(self.controller.config()),
-            index: Arc::clone(self.controller.index()),
-        };
+    ) -> Result<Version, Refused> {
+        let before = Version::of(&self.controller);
         let snapshot = self.finish(compiled.done).map_err(|error| {
             self.announcer.keep();
             Refused::conflict(error)
