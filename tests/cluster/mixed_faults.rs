@@ -226,7 +226,7 @@ impl Test {
     /// Returns the log lines of pauses of threads, processes and sessions.
     fn pauses(&self) -> Vec<String> {
         let logs = self.scene.machines.iter().flatten().flat_map(|machine| machine.process.lines());
-        let words = ["VIP marked", "process did not run", "session lost"];
+        let words = ["VIP marked", "VIP no longer marked", "process did not run", "session lost"];
         let texts = logs.map(|line| line.text);
         texts.filter(|text| words.iter().any(|word| text.contains(word))).collect()
     }

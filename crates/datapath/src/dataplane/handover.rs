@@ -378,7 +378,6 @@ impl DataPlane {
             }
             group = (0..self.layout.threads()).map(ThreadId).collect();
         }
-        self.count_from_now()?;
         for thread in &group {
             let begun = self.begin_waiting(*thread)?;
             if let (Some(prepared), Some(begun)) = (&mut self.handover.prepared, begun) {
@@ -390,16 +389,6 @@ impl DataPlane {
             Some(prepared) => self.complete(prepared),
             None => Ok(()),
         }
-    }
-
-    /// Sets the counters of the programs to 0 before the first thread of a new process receives
-    /// packets, because the counters of the threads also start at 0.
-    fn count_from_now(&mut self) -> Result<(), StartError> {
-        let is_first = self.handover.prepared.as_ref().is_some_and(|prepared| prepared.running.is_empty());
-        if self.handover.holder == Holder::Another && is_first {
-            self.steers.restart_counts().map_err(|e| StartError::Steer(words(&e)))?;
-        }
-        Ok(())
     }
 
     fn begin_waiting(&mut self, thread: ThreadId) -> Result<Option<Begun>, StartError> {
