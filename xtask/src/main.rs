@@ -8,6 +8,7 @@
 mod bare;
 mod bench;
 mod bench_kv;
+mod bench_zero_copy;
 mod book;
 mod build;
 mod cargo;
@@ -170,14 +171,14 @@ struct Demo {
 
 #[derive(clap::Args)]
 pub(crate) struct Bench {
-    /// Run these benchmarks [default: all except `testpmd`, `peers`, `latency`, `kv` and
-    /// `instructions`]
+    /// Run these benchmarks [default: all except `testpmd`, `peers`, `latency`, `kv`,
+    /// `instructions` and `zero-copy`]
     pub(crate) names: Vec<String>,
     /// Print the figures of `testpmd` and `peers` as one JSON object on standard output
     #[arg(long)]
     pub(crate) json: bool,
-    /// Measure this balancer binary in `testpmd`, `peers`, `latency` and `kv` instead of building
-    /// one
+    /// Measure this balancer binary in `testpmd`, `peers`, `latency`, `kv` and `zero-copy` instead
+    /// of building one
     #[arg(long, value_name = "PATH")]
     pub(crate) bin: Option<PathBuf>,
     /// Run this number of rounds in `peers`, `latency` and `kv` [default: 10; 5 for `kv`]

@@ -63,6 +63,9 @@ pub(crate) const WEB: &[&str] = &["chromium", "chromium-driver", "fonts-dejavu-c
 pub(crate) const VM: &[&str] =
     &["qemu-system-x86", "busybox-static", "kmod", "cpio", "xz-utils", "iproute2", "ethtool", "util-linux"];
 
+/// Packages for `bench zero-copy`, in addition to those for `zc-vm`.
+pub(crate) const ZERO_COPY: &[&str] = &["binutils", "ipvsadm", "nftables"];
+
 /// Packages for `bare`.
 pub(crate) const BARE: &[&str] = &["debootstrap", "git", "util-linux"];
 

@@ -1,0 +1,161 @@
+//! The measured forwarders and their configuration.
+
+use std::fmt::Write as _;
+
+use anyhow::{Result, bail};
+
+use super::traffic::{Traffic, VIP4, VIP6};
+use super::vm::Nic;
+
+/// A forwarder. The load balancers choose between four backends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    /// Sluicegate with AF_XDP, in zero-copy mode if the NIC supports it, with GRE.
+    AfXdp,
+    /// Sluicegate with packet sockets, with GRE.
+    AfPacket,
+    /// `swap.bpf.c`, which sends each frame back by XDP_TX.
+    XdpSwap,
+    /// `swap.c`, which sends each frame back by AF_XDP.
+    AfXdpSwap,
+    /// The kernel, which forwards by a route.
+    Kernel,
+    /// nftables, which rewrites the destination address.
+    Nftables,
+    /// IPVS with the scheduler `mh` and IP-in-IP.
+    IpvsIpip,
+    /// IPVS with the scheduler `mh` and GRE.
+    IpvsGre,
+}
+
+impl Device {
+    const ALL: [Self; 8] = [
+        Self::AfXdp,
+        Self::AfPacket,
+        Self::XdpSwap,
+        Self::AfXdpSwap,
+        Self::Kernel,
+        Self::Nftables,
+        Self::IpvsIpip,
+        Self::IpvsGre,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::AfXdp => "af-xdp",
+            Self::AfPacket => "af-packet",
+            Self::XdpSwap => "xdp-swap",
+            Self::AfXdpSwap => "af-xdp-swap",
+            Self::Kernel => "kernel",
+            Self::Nftables => "nftables",
+            Self::IpvsIpip => "ipvs-ipip",
+            Self::IpvsGre => "ipvs-gre",
+        }
+    }
+
+    /// Returns the NICs with which the device is measured.
+    pub(crate) fn nics(self) -> &'static [Nic] {
+        match self {
+            Self::AfXdp => &Nic::ALL,
+            Self::AfXdpSwap => &[Nic::Igb, Nic::Virtio],
+            Self::AfPacket
+            | Self::XdpSwap
+            | Self::Kernel
+            | Self::Nftables
+            | Self::IpvsIpip
+            | Self::IpvsGre => &[Nic::Igb],
+        }
+    }
+
+    /// Returns the command of `device.sh` that starts the device.
+    pub(crate) fn start(self) -> String {
+        match self {
+            Self::AfXdp => "sluicegate /measure/af-xdp.toml".into(),
+            Self::AfPacket => "sluicegate /measure/af-packet.toml".into(),
+            Self::XdpSwap => "xdp_swap".into(),
+            Self::AfXdpSwap => "run /measure/swap zc0".into(),
+            Self::Kernel => "forward".into(),
+            Self::Nftables => "nftables".into(),
+            Self::IpvsIpip => "ipvs ipip".into(),
+            Self::IpvsGre => "ipvs gre".into(),
+        }
+    }
+
+    /// Returns `true` if the device forwards this kind of traffic. The rules of nftables and IPVS
+    /// are for IPv4.
+    pub(crate) fn forwards(self, traffic: Traffic) -> bool {
+        let only_v4 = matches!(self, Self::Nftables | Self::IpvsIpip | Self::IpvsGre);
+        !(only_v4 && traffic == Traffic::Ipv6)
+    }
+
+    /// Returns `true` if the device polls without sleeping, so that it executes instructions
+    /// without traffic.
+    pub(crate) fn polls(self) -> bool {
+        false
+    }
+}
+
+/// Returns the devices with these names, or all devices if there are no names.
+pub(crate) fn chosen(names: &[String]) -> Result<Vec<Device>> {
+    if names.is_empty() {
+        return Ok(Device::ALL.to_vec());
+    }
+    let known = |name: &String| match Device::ALL.into_iter().find(|device| device.name() == name) {
+        Some(device) => Ok(device),
+        None => bail!("there is no device {name:?} (devices: {})", Device::ALL.map(Device::name).join(", ")),
+    };
+    names.iter().map(known).collect()
+}
+
+/// Returns the files of the VM, as pairs of their path and content.
+pub(crate) fn files() -> [(&'static str, String); 4] {
+    [
+        ("/measure/af-xdp.toml", configuration("")),
+        ("/measure/af-packet.toml", configuration("[io]\nmode = \"af-packet\"\n")),
+        ("/measure/hash.key", "00112233445566778899aabbccddeeff\n".into()),
+        ("/measure/rules.nft", rules()),
+    ]
+}
+
+/// Returns the configuration of Sluicegate: one VIP, four backends, and the default of every other
+/// key.
+fn configuration(more: &str) -> String {
+    let mut backends = String::new();
+    for n in BACKENDS {
+        let _ = write!(backends, "{{ name = \"b{n}\", address = \"192.0.2.{n}\" }}, ");
+    }
+    format!(
+        r#"[cluster]
+name = "measured"
+hash_key_file = "hash.key"
+[machine.lb1]
+addresses = ["192.0.2.1", "2001:db8:2::1"]
+interfaces = ["zc0"]
+{more}[pool.web]
+backends = [{backends}]
+[vip.www]
+addresses = ["{VIP4}", "{VIP6}"]
+services = [{{ ports = [80], protocol = "tcp", pool = "web" }}, {{ ports = [80], protocol = "udp", pool = "web" }}]
+"#
+    )
+}
+
+fn rules() -> String {
+    let backends: Vec<String> =
+        BACKENDS.iter().enumerate().map(|(n, host)| format!("{n} : 192.0.2.{host}")).collect();
+    let rule = |protocol: &str| {
+        format!(
+            "    ip daddr {VIP4} {protocol} dport 80 dnat to jhash ip saddr . {protocol} sport mod {} map {{ {} }}\n",
+            BACKENDS.len(),
+            backends.join(", ")
+        )
+    };
+    format!(
+        "table ip balance {{\n  chain prerouting {{\n    type nat hook prerouting priority dstnat;\n{}{}  }}\n}}\n",
+        rule("udp"),
+        rule("tcp")
+    )
+}
+
+/// The last byte of the address of each backend.
+const BACKENDS: [u8; 4] = [11, 12, 13, 14];
