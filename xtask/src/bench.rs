@@ -12,7 +12,7 @@ use crate::{bench_kv, bench_zero_copy, instructions, latency, setup, testpmd};
 /// A name such as `maglev` selects a file in `benches/`. A name such as `maglev/build` selects the
 /// benchmarks in that file whose names contain `maglev/build`. The benchmarks `testpmd`, `peers`,
 /// `latency`, `kv`, `instructions` and `zero-copy` are implemented in this crate. Names that follow
-/// `peers` select load balancers, and names that follow `zero-copy` select devices.
+/// `peers` select load balancers, and names that follow `zero-copy` select devices, kinds of traffic and NICs.
 pub(crate) fn run(asked: &Bench) -> Result<()> {
     setup::ensure(setup::BUILD)?;
     let binary = asked.bin.as_deref();
@@ -29,7 +29,10 @@ pub(crate) fn run(asked: &Bench) -> Result<()> {
     if let [first, names @ ..] = &asked.names[..]
         && first == "zero-copy"
     {
-        return bench_zero_copy::run(names, binary);
+        if asked.keep {
+            return bench_zero_copy::keep();
+        }
+        return bench_zero_copy::run(names, binary, asked.katran.as_deref());
     }
     let metadata = Metadata::read()?;
     asked.names.iter().try_for_each(|name| match name.as_str() {

@@ -89,7 +89,8 @@ enum Task {
     /// measures the latency that the balancer adds, and its CPU time when idle. `kv` (root)
     /// compares keyed requests through the balancer with clients that know all servers, and with
     /// nutcracker. `instructions` counts the instructions per packet with callgrind and records
-    /// them in benches/results.
+    /// them in benches/results. `zero-copy` counts the instructions of the whole machine in a VM;
+    /// `zero-copy igb af-xdp syn-flood` measures one device with one NIC and one kind of traffic.
     Bench(Bench),
     /// Run the commands of the README on the last commit, in a minimal Debian root (needs root)
     Bare {
@@ -187,10 +188,14 @@ pub(crate) struct Bench {
     /// Run one round of short measurements in `kv`
     #[arg(long, conflicts_with = "pairs")]
     pub(crate) quick: bool,
-    /// Compare with Katran in `peers`; the path is a checkout of
+    /// Compare with Katran in `peers` and `zero-copy`; the path is a checkout of
     /// github.com/facebookincubator/katran, which is built first
     #[arg(long, value_name = "PATH")]
     pub(crate) katran: Option<PathBuf>,
+    /// Measure the build of the test lanes in `zero-copy`, and record the counts that the lane
+    /// `zero-copy` compares
+    #[arg(long)]
+    pub(crate) keep: bool,
 }
 
 #[derive(clap::Args)]

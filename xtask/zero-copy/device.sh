@@ -9,10 +9,11 @@
 set -u
 PATH=/usr/bin:/usr/sbin:/bin:/sbin
 process=
+nic=
 
 # Sets addresses, routes and neighbors, so that no packet has to wait for ARP or neighbor discovery.
 prepare() {
-  hostname lb1
+  hostname lb1; mkdir /run/sluicegate
   sysctl -qw kernel.kptr_restrict=0 net.core.bpf_jit_enable=1 net.core.bpf_jit_kallsyms=1 net.core.bpf_jit_harden=0 \
     net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
   for f in /proc/sys/net/ipv4/conf/*/rp_filter /proc/sys/net/ipv4/conf/*/send_redirects; do echo 0 > $f; done
@@ -74,11 +75,37 @@ ipvs() {
   ip address add 203.0.113.10/32 dev lo
 }
 
+# Katran's program keeps its flows in a table for each processor.
+katran() {
+  bpftool prog load /measure/katran.bpf.o /sys/fs/bpf/program type xdp pinmaps /sys/fs/bpf &&
+    sh /measure/katran.sh && bpftool batch file /measure/katran.maps > /dev/null &&
+    ip link set dev zc0 xdpdrv pinned /sys/fs/bpf/program && steady
+}
+
+# DPDK takes the NIC away from the kernel. The VM has no IOMMU, so VFIO works without one.
+testpmd() {
+  nic=$(basename $(readlink /sys/class/net/zc0/device))
+  echo 1 > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode
+  echo 256 > /proc/sys/vm/nr_hugepages && mkdir -p /dev/hugepages && mount -t hugetlbfs none /dev/hugepages
+  echo vfio-pci > /sys/bus/pci/devices/$nic/driver_override
+  echo $nic > /sys/bus/pci/devices/$nic/driver/unbind && echo $nic > /sys/bus/pci/drivers_probe || return
+  dpdk-testpmd -a $nic --lcores=0@0,1@0 --no-telemetry -- --forward-mode=macswap --no-lsc-interrupt --rxd=4096 \
+    --txd=4096 --total-num-mbufs=16384 --stats-period=3600 > /tmp/log 2>&1 & process=$!
+  for i in $(seq 600); do
+    grep -q 'NIC statistics' /tmp/log && return
+    kill -0 $process 2>/dev/null || break
+    sleep 0.1
+  done
+  cat /tmp/log; return 1
+}
+
 # Undoes what the previous functions did.
 stop() {
   [ -z "$process" ] || { kill -9 $process; wait $process 2>/dev/null; }
   process=
+  [ -z "$nic" ] || { echo $nic > /sys/bus/pci/drivers/vfio-pci/unbind; return; }
   ip link set dev zc0 xdp off
+  rm -f /sys/fs/bpf/*
   ! command -v nft > /dev/null || nft flush ruleset
   ! command -v ipvsadm > /dev/null || ipvsadm -C 2>/dev/null
   ip address delete 203.0.113.10/32 dev lo 2>/dev/null

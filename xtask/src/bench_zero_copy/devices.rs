@@ -1,11 +1,15 @@
 //! The measured forwarders and their configuration.
 
 use std::fmt::Write as _;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result};
 
 use super::traffic::{Traffic, VIP4, VIP6};
-use super::vm::Nic;
+use super::vm::{FAR_MAC, Nic};
+use crate::peers::katran;
 
 /// A forwarder. The load balancers choose between four backends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +30,14 @@ pub(crate) enum Device {
     IpvsIpip,
     /// IPVS with the scheduler `mh` and GRE.
     IpvsGre,
+    /// Katran with IP-in-IP, if there is a checkout of it.
+    Katran,
+    /// DPDK's testpmd with DPDK's own driver of the NIC, which exchanges the MAC addresses.
+    Testpmd,
 }
 
 impl Device {
-    const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::AfXdp,
         Self::AfPacket,
         Self::XdpSwap,
@@ -38,6 +46,8 @@ impl Device {
         Self::Nftables,
         Self::IpvsIpip,
         Self::IpvsGre,
+        Self::Katran,
+        Self::Testpmd,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -50,6 +60,8 @@ impl Device {
             Self::Nftables => "nftables",
             Self::IpvsIpip => "ipvs-ipip",
             Self::IpvsGre => "ipvs-gre",
+            Self::Katran => "katran",
+            Self::Testpmd => "testpmd",
         }
     }
 
@@ -63,7 +75,9 @@ impl Device {
             | Self::Kernel
             | Self::Nftables
             | Self::IpvsIpip
-            | Self::IpvsGre => &[Nic::Igb],
+            | Self::IpvsGre
+            | Self::Katran
+            | Self::Testpmd => &[Nic::Igb],
         }
     }
 
@@ -78,38 +92,56 @@ impl Device {
             Self::Nftables => "nftables".into(),
             Self::IpvsIpip => "ipvs ipip".into(),
             Self::IpvsGre => "ipvs gre".into(),
+            Self::Katran => "katran".into(),
+            Self::Testpmd => "testpmd".into(),
         }
     }
 
-    /// Returns `true` if the device forwards this kind of traffic. The rules of nftables and IPVS
-    /// are for IPv4.
+    /// Returns `true` if the device is measured with this kind of traffic. The rules of nftables,
+    /// IPVS and Katran are for IPv4. The cost of a single packet would be lost between the turns of
+    /// a polling loop.
     pub(crate) fn forwards(self, traffic: Traffic) -> bool {
-        let only_v4 = matches!(self, Self::Nftables | Self::IpvsIpip | Self::IpvsGre);
-        !(only_v4 && traffic == Traffic::Ipv6)
+        match traffic {
+            Traffic::Ipv6 => !matches!(self, Self::Nftables | Self::IpvsIpip | Self::IpvsGre | Self::Katran),
+            Traffic::Lone => !self.polls(),
+            _ => true,
+        }
     }
 
     /// Returns `true` if the device polls without sleeping, so that it executes instructions
     /// without traffic.
     pub(crate) fn polls(self) -> bool {
-        false
+        self == Self::Testpmd
+    }
+
+    /// Returns the files that the device needs in the VM in addition to [`files`].
+    pub(crate) fn programs(self) -> Result<Vec<PathBuf>> {
+        match self {
+            Self::Nftables => Ok(vec!["/usr/sbin/nft".into()]),
+            Self::Katran => Ok(vec!["/usr/sbin/bpftool".into()]),
+            Self::Testpmd => {
+                let libraries = format!("/usr/lib/{}-linux-gnu/dpdk", std::env::consts::ARCH);
+                let folder = fs::read_dir(&libraries)
+                    .with_context(|| format!("cannot read {libraries}"))?
+                    .filter_map(Result::ok)
+                    .map(|entry| entry.path())
+                    .find(|path| path.to_string_lossy().contains("/pmds-"))
+                    .with_context(|| format!("{libraries} has no drivers"))?;
+                let drivers = ["bus_pci", "mempool_ring", "net_e1000"];
+                let drivers = drivers.map(|name| folder.join(format!("librte_{name}.so")));
+                Ok([vec!["/usr/bin/dpdk-testpmd".into()], drivers.to_vec()].concat())
+            }
+            _ => Ok(Vec::new()),
+        }
     }
 }
 
-/// Returns the devices with these names, or all devices if there are no names.
-pub(crate) fn chosen(names: &[String]) -> Result<Vec<Device>> {
-    if names.is_empty() {
-        return Ok(Device::ALL.to_vec());
-    }
-    let known = |name: &String| match Device::ALL.into_iter().find(|device| device.name() == name) {
-        Some(device) => Ok(device),
-        None => bail!("there is no device {name:?} (devices: {})", Device::ALL.map(Device::name).join(", ")),
-    };
-    names.iter().map(known).collect()
-}
-
-/// Returns the files of the VM, as pairs of their path and content.
-pub(crate) fn files() -> [(&'static str, String); 4] {
+/// Returns the configuration files of the VM, as pairs of their path and content.
+pub(crate) fn files() -> [(&'static str, String); 6] {
+    let backends = BACKENDS.map(|n| Ipv4Addr::new(192, 0, 2, n));
     [
+        ("/measure/katran.sh", katran::flow_table(0)),
+        ("/measure/katran.maps", katran::maps(FAR_MAC, VIP4, 80, &[katran::UDP, TCP], &backends)),
         ("/measure/af-xdp.toml", configuration("")),
         ("/measure/af-packet.toml", configuration("[io]\nmode = \"af-packet\"\n")),
         ("/measure/hash.key", "00112233445566778899aabbccddeeff\n".into()),
@@ -159,3 +191,4 @@ fn rules() -> String {
 
 /// The last byte of the address of each backend.
 const BACKENDS: [u8; 4] = [11, 12, 13, 14];
+const TCP: u8 = 6;

@@ -18,91 +18,69 @@ use crate::tidy::RESULTS;
 
 /// The measurement of a device with a kind of traffic.
 pub(crate) struct Row {
-    nic: Nic,
-    device: Device,
-    traffic: Traffic,
-    bursts: Vec<Burst>,
-}
-
-struct Burst {
-    frames: u64,
-    out: u64,
-    profile: Profile,
+    pub(super) nic: Nic,
+    pub(super) device: Device,
+    pub(super) traffic: Traffic,
+    /// The frames of a burst.
+    pub(super) frames: u64,
+    /// The frames of all bursts that did not come out.
+    pub(super) lost: u64,
+    /// The instructions of the burst with the fewest instructions.
+    pub(super) profile: Profile,
 }
 
 impl Row {
-    pub(crate) fn new(nic: Nic, device: Device, traffic: Traffic) -> Self {
-        Self { nic, device, traffic, bursts: Vec::new() }
+    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+    pub(super) fn per_packet(&self, count: u64) -> f64 {
+        count as f64 / self.frames as f64
     }
 
-    pub(crate) fn add(&mut self, frames: usize, out: u64, profile: Profile) {
-        self.bursts.push(Burst { frames: frames as u64, out, profile });
-    }
-
-    fn best(&self) -> Option<&Burst> {
-        self.bursts.iter().min_by_key(|burst| burst.profile.total())
-    }
-
-    fn lost(&self) -> u64 {
-        self.bursts.iter().map(|burst| burst.frames.saturating_sub(burst.out)).sum()
+    pub(super) fn of(&self, part: Part) -> f64 {
+        self.per_packet(self.profile.parts.get(&part).copied().unwrap_or_default())
     }
 
     /// Returns the row as a line of the printed table.
     pub(crate) fn words(&self) -> String {
-        let Some(best) = self.best() else { return String::new() };
         let mut text = format!(
             "{:12}{:13}{:12}{:>9.1}{:>6}",
             self.nic.name(),
             self.device.name(),
             self.traffic.name(),
-            best.per_packet(best.profile.total()),
-            self.lost()
+            self.per_packet(self.profile.total()),
+            self.lost
         );
         for part in Part::ALL {
-            let _ = write!(text, "{:>13.1}", best.of(part));
+            let _ = write!(text, "{:>13.1}", self.of(part));
         }
         text
     }
 
-    fn csv(&self) -> Option<String> {
-        let best = self.best()?;
+    fn csv(&self) -> String {
         let mut text = format!(
             "{},{},{},{},{},{:.1}",
             self.nic.name(),
             self.device.name(),
             self.traffic.name(),
-            best.frames,
-            self.lost(),
-            best.per_packet(best.profile.total())
+            self.frames,
+            self.lost,
+            self.per_packet(self.profile.total())
         );
         for part in Part::ALL {
-            let _ = write!(text, ",{:.1}", best.of(part));
+            let _ = write!(text, ",{:.1}", self.of(part));
         }
         let calls: Vec<String> =
-            best.profile.calls.iter().map(|(name, count)| format!("{name} {count}")).collect();
-        Some(text + &format!(",{:.1},{}\n", best.per_packet(best.profile.strings), calls.join("; ")))
+            self.profile.calls.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        text + &format!(",{:.1},{}\n", self.per_packet(self.profile.strings), calls.join("; "))
     }
 
     /// Returns the functions with the most instructions, one per line.
     pub(crate) fn functions(&self) -> String {
-        let Some(best) = self.best() else { return String::new() };
-        let mut all: Vec<_> = best.profile.functions.iter().collect();
+        let mut all: Vec<_> = self.profile.functions.iter().collect();
         all.sort_by(|a, b| b.1.cmp(a.1).then_with(|| a.0.cmp(b.0)));
         let line = |((part, name), count): &(&(Part, String), &u64)| {
-            format!("{:>12.1}  {:12} {name}\n", best.per_packet(**count), part.name())
+            format!("{:>12.1}  {:12} {name}\n", self.per_packet(**count), part.name())
         };
         all.iter().take(FUNCTIONS).map(line).collect()
-    }
-}
-
-impl Burst {
-    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
-    fn per_packet(&self, count: u64) -> f64 {
-        count as f64 / self.frames as f64
-    }
-
-    fn of(&self, part: Part) -> f64 {
-        self.per_packet(self.profile.parts.get(&part).copied().unwrap_or_default())
     }
 }
 
@@ -120,7 +98,7 @@ pub(crate) fn write(rows: &[Row]) -> Result<()> {
     let mut text = origin("cargo xtask bench zero-copy", figures::VETH, false)?;
     let parts = Part::ALL.map(Part::name).join(",");
     writeln!(text, "nic,device,traffic,frames,lost,total,{parts},string iterations,system calls of a burst")?;
-    text.extend(rows.iter().filter_map(Row::csv));
+    text.extend(rows.iter().map(Row::csv));
     let path = root().join(RESULTS).join("figure-zero-copy.csv");
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }

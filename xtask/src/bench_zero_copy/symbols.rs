@@ -121,6 +121,8 @@ pub(crate) struct Symbols {
     /// The kernel's functions in ascending order of their addresses.
     kernel: Vec<(u64, String)>,
     programs: Vec<Program>,
+    /// The executable mappings of all files.
+    mapped: Vec<(std::ops::Range<u64>, String)>,
 }
 
 /// The mappings of a program with symbols.
@@ -129,6 +131,8 @@ struct Program {
     /// The difference between addresses in the VM and addresses in the file.
     bias: u64,
     file: PathBuf,
+    /// The part and function of each known address in the file.
+    places: HashMap<u64, (Part, String)>,
 }
 
 impl Symbols {
@@ -147,13 +151,31 @@ impl Symbols {
             ensure!(header.starts_with(b"\x7fELF\x02\x01"), "{} is not a 64-bit ELF file", file.display());
             // A position-independent program starts at address 0 in its file.
             let bias = if header[16] == POSITION_INDEPENDENT { first.start } else { 0 };
-            programs.push(Program { addresses: first.start..last.end, bias, file: file.clone() });
+            let addresses = first.start..last.end;
+            programs.push(Program { addresses, bias, file: file.clone(), places: HashMap::new() });
         }
-        Ok(Self { kernel, programs })
+        let executable = |line: &&str| line.split(' ').nth(1).is_some_and(|rights| rights.contains('x'));
+        let mapped = maps.lines().filter(executable);
+        let mapped = mapped.filter_map(|line| Some((range(line)?, line.rsplit('/').next()?.to_owned())));
+        Ok(Self { kernel, programs, mapped: mapped.collect() })
+    }
+
+    /// Returns the number of instructions of a burst.
+    pub(crate) fn total(&self, counts: &Counts) -> u64 {
+        let is_idle = |address: u64| {
+            address >= KERNEL_STARTS && Part::of_kernel(self.kernel_function(address)).is_none()
+        };
+        counts
+            .instructions()
+            .plain
+            .iter()
+            .filter(|(address, _)| !is_idle(**address))
+            .map(|(_, count)| count)
+            .sum()
     }
 
     /// Divides the instructions of a burst by part and function.
-    pub(crate) fn profile(&self, counts: &Counts) -> Result<Profile> {
+    pub(crate) fn profile(&mut self, counts: &Counts) -> Result<Profile> {
         let all = counts.instructions();
         let mut profile = Profile { strings: all.strings.values().sum(), ..Profile::default() };
         let mut user: Vec<Vec<(u64, u64)>> = vec![Vec::new(); self.programs.len()];
@@ -168,13 +190,21 @@ impl Symbols {
             {
                 user[n].push((address - self.programs[n].bias, count));
             } else {
-                profile.add(Part::User, "unknown program", count);
+                let file = self.mapped.iter().find(|(addresses, _)| addresses.contains(&address));
+                let file = file.map_or("other programs", |(_, file)| file);
+                // A driver of DPDK is a library of the program.
+                let part = if file.starts_with("librte_net_") { Part::Driver } else { Part::User };
+                profile.add(part, file, count);
             }
         }
-        for (program, counts) in self.programs.iter().zip(user) {
-            let addresses: Vec<u64> = counts.iter().map(|&(address, _)| address).collect();
-            for ((_, count), (part, name)) in counts.iter().zip(symbolize(&program.file, &addresses)?) {
-                profile.add(part, &name, *count);
+        for (program, counts) in self.programs.iter_mut().zip(user) {
+            let is_new = |address: &u64| !program.places.contains_key(address);
+            let new: Vec<u64> = counts.iter().map(|&(address, _)| address).filter(is_new).collect();
+            let places = symbolize(&program.file, &new)?;
+            program.places.extend(new.into_iter().zip(places));
+            for (address, count) in counts {
+                let (part, name) = &program.places[&address];
+                profile.add(*part, name, count);
             }
         }
         for (address, name) in self.kernel.iter().filter(|(_, name)| name.starts_with(CALL)) {
@@ -208,6 +238,9 @@ fn range(line: &str) -> Option<std::ops::Range<u64>> {
 /// belongs to the function in whose source file it is written. Code of the standard library belongs
 /// to its caller.
 fn symbolize(file: &Path, addresses: &[u64]) -> Result<Vec<(Part, String)>> {
+    if addresses.is_empty() {
+        return Ok(Vec::new());
+    }
     let mut symbolizer = Command::new("llvm-symbolizer")
         .args(["--inlines", "--output-style=JSON", "--obj"])
         .arg(file)

@@ -89,7 +89,7 @@ pub(crate) struct Vm {
 impl Vm {
     /// Boots a VM with a NIC of this type and with `files`, which are pairs of a path on the host
     /// and a path in the VM. `plugin` is the compiled plugin `count.c`.
-    pub(crate) fn boot(nic: Nic, plugin: &Path, files: &[(PathBuf, &str)]) -> Result<Self> {
+    pub(crate) fn boot(nic: Nic, plugin: &Path, files: &[(PathBuf, PathBuf)]) -> Result<Self> {
         let folder = TempDir::new()?;
         let path = |name: &str| folder.path().join(name);
         mkfifo(&path("snapshots"), Mode::S_IRWXU)?;
@@ -120,7 +120,7 @@ impl Vm {
             command.args(["--qemu", argument]);
         }
         for (from, to) in files {
-            command.args(["--file", &format!("{}:{to}", from.display())]);
+            command.args(["--file", &format!("{}:{}", from.display(), to.display())]);
         }
         let script = root().join("xtask/zero-copy/device.sh");
         command.args(["--", &script.to_string_lossy()]);
