@@ -30,7 +30,7 @@ pub(crate) fn run(asked: &Bench) -> Result<()> {
         && first == "zero-copy"
     {
         if asked.keep {
-            return bench_zero_copy::keep();
+            return bench_zero_copy::keep(binary);
         }
         return bench_zero_copy::run(names, binary, asked.katran.as_deref());
     }

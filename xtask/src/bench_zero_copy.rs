@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use testbed::TempDir;
 
 use crate::cargo::{self, root};
@@ -46,19 +46,21 @@ pub(crate) fn run(names: &[String], binary: Option<&Path>, katran: Option<&Path>
         chosen.devices.retain(|device| *device != Device::Katran);
     }
     setup::ensure(&[setup::BUILD, setup::VM, setup::COUNT, setup::ZERO_COPY].concat())?;
-    let rows = rows(&chosen, binary, katran)?;
+    let (rows, failed) = rows(&chosen, binary, katran)?;
     if names.is_empty() {
         results::write(&rows)?;
         figures::draw()?;
     }
+    ensure!(failed.is_empty(), "not measured: {}", failed.join("; "));
     Ok(())
 }
 
-fn rows(chosen: &Chosen, binary: Option<&Path>, katran: Option<&Path>) -> Result<Vec<Row>> {
+/// Returns the measurements, and the devices that failed.
+fn rows(chosen: &Chosen, binary: Option<&Path>, katran: Option<&Path>) -> Result<(Vec<Row>, Vec<String>)> {
     let folder = TempDir::new()?;
     let files = Files::build(folder.path(), binary, katran, &chosen.devices)?;
     println!("{}", results::head());
-    let mut rows = Vec::new();
+    let (mut rows, mut failed) = (Vec::new(), Vec::new());
     for &nic in &chosen.nics {
         let mut vm = None;
         for &device in chosen.devices.iter().filter(|device| device.nics().contains(&nic)) {
@@ -67,14 +69,17 @@ fn rows(chosen: &Chosen, binary: Option<&Path>, katran: Option<&Path>) -> Result
                 eprintln!("{} with {}: {error:#}; measuring again in a new VM", device.name(), nic.name());
                 vm = None;
                 measure(&mut vm, nic, device, &chosen.traffic, &files)
-            })?;
-            for row in &measured {
-                println!("{}", row.words());
+            });
+            match measured {
+                Ok(measured) => rows.extend(measured),
+                Err(error) => {
+                    failed.push(format!("{} with {}: {error:#}", device.name(), nic.name()));
+                    vm = None;
+                }
             }
-            rows.extend(measured);
         }
     }
-    Ok(rows)
+    Ok((rows, failed))
 }
 
 /// What a run measures.
@@ -138,7 +143,12 @@ fn measure(
         let mut bursts = Vec::new();
         for burst in 0..=BURSTS {
             let frames = traffic.frames(burst, nic.longest_burst());
-            let idle = if device.polls() { Some(vm.idle(IDLE)?) } else { None };
+            let idle = if device.polls() {
+                Some(vm.idle(IDLE)?)
+            } else {
+                vm.run(PAUSE)?;
+                None
+            };
             let (mut counts, out) = vm.burst(&frames)?;
             if let Some(idle) = idle {
                 counts.without_polling(&idle);
@@ -148,7 +158,8 @@ fn measure(
         let lost = bursts[1..].iter().map(|(_, frames, out, _)| frames.saturating_sub(*out)).sum();
         let best = bursts.drain(1..).min_by_key(|(total, ..)| *total).context("no burst")?;
         let row = Row { nic, device, traffic, frames: best.1, lost, profile: symbols.profile(&best.3)? };
-        eprint!("{} {} {}\n{}", nic.name(), device.name(), traffic.name(), row.functions());
+        println!("{}", row.words());
+        eprint!("{}", row.functions());
         rows.push(row);
     }
     vm.run("counters")?.iter().for_each(|line| eprintln!("  {line}"));
@@ -212,7 +223,7 @@ impl Files {
             carried.push((object, "/measure/katran.bpf.o".into()));
         }
         for device in devices {
-            carried.extend(device.programs()?.into_iter().map(|path| (path.clone(), path)));
+            carried.extend(device.programs()?);
         }
         for (name, content) in devices::files() {
             let path = at(name.rsplit('/').next().unwrap_or(name));
@@ -230,6 +241,8 @@ const BALANCER: &str = "/usr/bin/sluicegate";
 const SWAP: &str = "/measure/swap";
 /// The number of bursts whose counts are compared.
 const BURSTS: usize = 3;
+/// A pause between bursts, after which each flow gets a new time of its last packet.
+const PAUSE: &str = "sleep 0.3";
 const IDLE: Duration = Duration::from_millis(300);
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ prepare() {
     net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
   for f in /proc/sys/net/ipv4/conf/*/rp_filter /proc/sys/net/ipv4/conf/*/send_redirects; do echo 0 > $f; done
   for f in /proc/sys/net/ipv6/conf/*/accept_ra /proc/sys/net/ipv6/conf/*/mc_forwarding; do echo 0 2>/dev/null > $f; done
+  # Forwarding by the kernel is cheaper without GRO, and af-packet requires it.
+  ethtool -K zc0 gro off
   # QEMU's igb drops the frames of a burst that do not fit into the receive ring.
   ! ethtool -i zc0 | grep -q igb || ethtool -G zc0 rx 4096 tx 4096
   ip address add 192.0.2.1/24 dev zc0 && ip -6 address add 2001:db8:2::1/64 dev zc0 nodad
@@ -26,7 +28,7 @@ prepare() {
     ip neighbor replace 192.0.2.$n lladdr $mac dev zc0 nud permanent
     ip -6 neighbor replace 2001:db8:2::$n lladdr $mac dev zc0 nud permanent
   done
-  ip route add default via 192.0.2.254 && ip -6 route add default via 2001:db8:2::254 dev zc0
+  ip route add default via 192.0.2.254 && ip -6 route add default via 2001:db8:2::254 dev zc0 && steady
 }
 
 # sluicegate FILE: runs the load balancer with a configuration file.
@@ -82,17 +84,17 @@ katran() {
     ip link set dev zc0 xdpdrv pinned /sys/fs/bpf/program && steady
 }
 
-# DPDK takes the NIC away from the kernel. The VM has no IOMMU, so VFIO works without one.
+# DPDK takes the NIC away from the kernel. The VM has no IOMMU, so DPDK uses physical addresses.
 testpmd() {
   nic=$(basename $(readlink /sys/class/net/zc0/device))
-  echo 1 > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode
-  echo 256 > /proc/sys/vm/nr_hugepages && mkdir -p /dev/hugepages && mount -t hugetlbfs none /dev/hugepages
-  echo vfio-pci > /sys/bus/pci/devices/$nic/driver_override
-  echo $nic > /sys/bus/pci/devices/$nic/driver/unbind && echo $nic > /sys/bus/pci/drivers_probe || return
-  dpdk-testpmd -a $nic --lcores=0@0,1@0 --no-telemetry -- --forward-mode=macswap --no-lsc-interrupt --rxd=4096 \
-    --txd=4096 --total-num-mbufs=16384 --stats-period=3600 > /tmp/log 2>&1 & process=$!
+  mkdir -p /var/run /dev/hugepages && echo 256 > /proc/sys/vm/nr_hugepages && mount -t hugetlbfs none /dev/hugepages &&
+    echo uio_pci_generic > /sys/bus/pci/devices/$nic/driver_override &&
+    echo $nic > /sys/bus/pci/devices/$nic/driver/unbind && echo $nic > /sys/bus/pci/drivers_probe || return
+  dpdk-testpmd -a $nic -d /measure/librte_net_e1000.so -d /measure/librte_mempool_ring.so --lcores=0@0,1@0 \
+    --no-telemetry -- --forward-mode=macswap --no-lsc-interrupt --disable-link-check --rxd=4096 --txd=4096 \
+    --total-num-mbufs=16384 --stats-period=3600 > /tmp/log 2>&1 & process=$!
   for i in $(seq 600); do
-    grep -q 'NIC statistics' /tmp/log && return
+    grep -q 'NIC statistics' /tmp/log && sleep 2 && return
     kill -0 $process 2>/dev/null || break
     sleep 0.1
   done
@@ -103,7 +105,7 @@ testpmd() {
 stop() {
   [ -z "$process" ] || { kill -9 $process; wait $process 2>/dev/null; }
   process=
-  [ -z "$nic" ] || { echo $nic > /sys/bus/pci/drivers/vfio-pci/unbind; return; }
+  [ -z "$nic" ] || return 0
   ip link set dev zc0 xdp off
   rm -f /sys/fs/bpf/*
   ! command -v nft > /dev/null || nft flush ruleset

@@ -125,14 +125,18 @@ mod tests {
         bytes
     }
 
-    fn parsed(blocks: &[(u64, u64, &[u16])]) -> Counts {
-        Counts::parse(&file(blocks)).expect("complete")
+    impl Counts {
+        /// Returns counts of blocks with an address, a number of executions, and the distances of
+        /// the instructions.
+        pub(crate) fn of(blocks: &[(u64, u64, &[u16])]) -> Self {
+            Self::parse(&file(blocks)).expect("complete")
+        }
     }
 
     #[test]
     fn difference_counts_each_instruction_of_each_block() {
-        let before = parsed(&[(100, 5, &[0, 2]), (200, 1, &[0])]);
-        let after = parsed(&[(100, 8, &[0, 2]), (200, 1, &[0]), (102, 4, &[0, STRING | 3])]);
+        let before = Counts::of(&[(100, 5, &[0, 2]), (200, 1, &[0])]);
+        let after = Counts::of(&[(100, 8, &[0, 2]), (200, 1, &[0]), (102, 4, &[0, STRING | 3])]);
         let all = after.since(&before).expect("same blocks").instructions();
         assert_eq!(all.plain, HashMap::from([(100, 3), (102, 3 + 4)]));
         assert_eq!(all.strings, HashMap::from([(105, 4)]));
@@ -144,14 +148,14 @@ mod tests {
         for length in 1..bytes.len() {
             assert!(Counts::parse(&bytes[..length]).is_err(), "{length}");
         }
-        assert!(parsed(&[(100, 5, &[0])]).since(&parsed(&[(100, 4, &[0, 2])])).is_err());
-        assert!(parsed(&[(100, 4, &[0])]).since(&parsed(&[(100, 5, &[0])])).is_err());
+        assert!(Counts::of(&[(100, 5, &[0])]).since(&Counts::of(&[(100, 4, &[0, 2])])).is_err());
+        assert!(Counts::of(&[(100, 4, &[0])]).since(&Counts::of(&[(100, 5, &[0])])).is_err());
     }
 
     #[test]
     fn polling_is_subtracted_by_the_number_of_turns() {
-        let idle = parsed(&[(10, 100, &[0]), (20, 50, &[0]), (KERNEL_STARTS, 400, &[0])]);
-        let mut burst = parsed(&[(10, 10, &[0]), (20, 9, &[0]), (30, 7, &[0])]);
+        let idle = Counts::of(&[(10, 100, &[0]), (20, 50, &[0]), (KERNEL_STARTS, 400, &[0])]);
+        let mut burst = Counts::of(&[(10, 10, &[0]), (20, 9, &[0]), (30, 7, &[0])]);
         burst.without_polling(&idle);
         assert_eq!(burst.instructions().plain, HashMap::from([(10, 0), (20, 4), (30, 7)]));
     }

@@ -114,11 +114,13 @@ impl Device {
         self == Self::Testpmd
     }
 
-    /// Returns the files that the device needs in the VM in addition to [`files`].
-    pub(crate) fn programs(self) -> Result<Vec<PathBuf>> {
+    /// Returns the programs that the device needs in the VM, as pairs of a path on the host and a
+    /// path in the VM.
+    pub(crate) fn programs(self) -> Result<Vec<(PathBuf, PathBuf)>> {
+        let as_here = |path: &str| (PathBuf::from(path), PathBuf::from(path));
         match self {
-            Self::Nftables => Ok(vec!["/usr/sbin/nft".into()]),
-            Self::Katran => Ok(vec!["/usr/sbin/bpftool".into()]),
+            Self::Nftables => Ok(vec![as_here("/usr/sbin/nft")]),
+            Self::Katran => Ok(vec![as_here("/usr/sbin/bpftool")]),
             Self::Testpmd => {
                 let libraries = format!("/usr/lib/{}-linux-gnu/dpdk", std::env::consts::ARCH);
                 let folder = fs::read_dir(&libraries)
@@ -127,9 +129,8 @@ impl Device {
                     .map(|entry| entry.path())
                     .find(|path| path.to_string_lossy().contains("/pmds-"))
                     .with_context(|| format!("{libraries} has no drivers"))?;
-                let drivers = ["bus_pci", "mempool_ring", "net_e1000"];
-                let drivers = drivers.map(|name| folder.join(format!("librte_{name}.so")));
-                Ok([vec!["/usr/bin/dpdk-testpmd".into()], drivers.to_vec()].concat())
+                let driver = |name: &str| (folder.join(name), PathBuf::from("/measure").join(name));
+                Ok(DPDK_DRIVERS.map(driver).into_iter().chain([as_here("/usr/bin/dpdk-testpmd")]).collect())
             }
             _ => Ok(Vec::new()),
         }
@@ -192,3 +193,5 @@ fn rules() -> String {
 /// The last byte of the address of each backend.
 const BACKENDS: [u8; 4] = [11, 12, 13, 14];
 const TCP: u8 = 6;
+/// The drivers that testpmd loads, which depend on all others that it needs.
+const DPDK_DRIVERS: [&str; 2] = ["librte_net_e1000.so", "librte_mempool_ring.so"];

@@ -156,7 +156,8 @@ impl Symbols {
         }
         let executable = |line: &&str| line.split(' ').nth(1).is_some_and(|rights| rights.contains('x'));
         let mapped = maps.lines().filter(executable);
-        let mapped = mapped.filter_map(|line| Some((range(line)?, line.rsplit('/').next()?.to_owned())));
+        let mapped =
+            mapped.filter_map(|line| Some((range(line)?, line.rsplit(['/', ' ']).next()?.to_owned())));
         Ok(Self { kernel, programs, mapped: mapped.collect() })
     }
 
@@ -303,6 +304,7 @@ const BPF: &[&str] = &[
     "bpf_map_",
     "bpf_xdp_adjust",
     "bpf_skb_load",
+    "memcmp",
     "jhash",
 ];
 const SYSTEM_CALLS: &[&str] = &[
@@ -338,6 +340,37 @@ mod tests {
         assert_eq!(Part::of_kernel("default_idle"), None);
         assert_eq!(Part::of_source("/sluicegate/crates/conntrack/src/table.rs"), Some(Part::Table));
         assert_eq!(Part::of_source("/rustc/abc/library/core/src/num/mod.rs"), None);
+    }
+
+    #[test]
+    fn instructions_are_divided_by_symbol_and_mapping() {
+        let other = |n: u64| format!("{:016x} T f{n}\n", KERNEL_STARTS + n);
+        let mut text: String = (0..10_000).map(other).collect();
+        for (n, name) in
+            [(10_000, "igb_poll\t[igb]"), (10_100, "default_idle"), (10_200, "__x64_sys_poll"), (10_300, "f")]
+        {
+            text += &format!("{:016x} t {name}\n", KERNEL_STARTS + n);
+        }
+        text += "\n1000-2000 r-xp 00001000 00:03 1  /usr/lib/librte_net_e1000.so.23\n\
+                 3000-4000 r-xp 00001000 00:03 1  /usr/bin/dpdk-testpmd\n\
+                 5000-6000 r-xp 00000000 00:00 0  [vdso]\n\n";
+        let mut symbols = Symbols::parse(&text, &[]).expect("complete");
+        let kernel = |n: u64| KERNEL_STARTS + n;
+        let counts = Counts::of(&[
+            (kernel(10_050), 3, &[0, 2]),
+            (kernel(10_100), 1_000, &[0]),
+            (kernel(10_200), 2, &[0]),
+            (0x1100, 5, &[0]),
+            (0x3100, 7, &[0]),
+            (0x5100, 11, &[0]),
+        ]);
+        let profile = symbols.profile(&counts).expect("no program to symbolize");
+        let parts = [(Part::Driver, 3 * 2 + 5), (Part::SystemCalls, 2), (Part::User, 7 + 11)];
+        assert_eq!(profile.parts, BTreeMap::from(parts));
+        assert_eq!((profile.total(), symbols.total(&counts)), (31, 31));
+        assert_eq!(profile.functions[&(Part::Driver, "igb_poll [igb]".to_owned())], 6);
+        assert_eq!(profile.functions[&(Part::User, "[vdso]".to_owned())], 11);
+        assert_eq!(profile.calls, BTreeMap::from([("poll".to_owned(), 2)]));
     }
 
     #[test]

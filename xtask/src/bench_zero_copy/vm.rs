@@ -340,7 +340,7 @@ const MODULES: [&str; 12] = [
     "nft_numgen",
     "nf_conntrack",
     "ip_vs_mh",
-    "vfio_pci",
+    "uio_pci_generic",
     "ip_gre",
     "ipip",
 ];
