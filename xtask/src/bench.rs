@@ -5,14 +5,14 @@ use anyhow::{Result, bail};
 use crate::Bench;
 use crate::cargo::{self, Metadata, cargo};
 use crate::peers::{self, Options};
-use crate::{bench_kv, instructions, latency, setup, testpmd};
+use crate::{bench_kv, bench_zero_copy, instructions, latency, setup, testpmd};
 
 /// Runs the requested benchmarks, or all default benchmarks if none is requested.
 ///
 /// A name such as `maglev` selects a file in `benches/`. A name such as `maglev/build` selects the
 /// benchmarks in that file whose names contain `maglev/build`. The benchmarks `testpmd`, `peers`,
-/// `latency`, `kv` and `instructions` are implemented in this crate. Names that follow `peers`
-/// select load balancers.
+/// `latency`, `kv`, `instructions` and `zero-copy` are implemented in this crate. Names that follow
+/// `peers` select load balancers, and names that follow `zero-copy` select devices, kinds of traffic and NICs.
 pub(crate) fn run(asked: &Bench) -> Result<()> {
     setup::ensure(setup::BUILD)?;
     let binary = asked.bin.as_deref();
@@ -31,6 +31,14 @@ pub(crate) fn run(asked: &Bench) -> Result<()> {
         let Bench { json, ref katran, .. } = *asked;
         let rounds = asked.pairs.unwrap_or(ROUNDS);
         return peers::run(&Options { names, binary, rounds, json, katran: katran.as_deref() });
+    }
+    if let [first, names @ ..] = &asked.names[..]
+        && first == "zero-copy"
+    {
+        if asked.keep {
+            return bench_zero_copy::keep(binary);
+        }
+        return bench_zero_copy::run(names, binary, asked.katran.as_deref());
     }
     let metadata = Metadata::read()?;
     asked.names.iter().try_for_each(|name| match name.as_str() {

@@ -67,7 +67,13 @@ pub(crate) fn run(names: &[String], only_draw: bool, binary: Option<&Path>) -> R
             .with_context(|| format!("cannot write {}", file.display()))?;
         eprintln!("figure {}: {:.0} s", figure.name, start.elapsed().as_secs_f64());
     }
-    cargo::run(Command::new(&program).arg("draw").arg(&folder))?;
+    draw()
+}
+
+/// Draws the plots and writes the results page from the CSV files.
+pub(crate) fn draw() -> Result<()> {
+    let program = program("sluicegate-figures", "figures")?;
+    cargo::run(Command::new(&program).arg("draw").arg(root().join(RESULTS)))?;
     println!("{RESULTS}/README.md");
     Ok(())
 }

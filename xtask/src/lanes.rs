@@ -55,7 +55,7 @@ impl Lane {
             Self::Bgp => [setup::BUILD, setup::BED, setup::ROUTERS].concat(),
             Self::Kv => [setup::BUILD, setup::BED, setup::KV].concat(),
             Self::Web => [setup::BUILD, setup::BED, setup::WEB].concat(),
-            Self::ZeroCopy => [setup::BUILD, setup::BED, setup::VM].concat(),
+            Self::ZeroCopy => [setup::BUILD, setup::BED, setup::VM, setup::COUNT].concat(),
         }
     }
 

@@ -8,6 +8,7 @@
 mod bare;
 mod bench;
 mod bench_kv;
+mod bench_zero_copy;
 mod book;
 mod build;
 mod cargo;
@@ -88,7 +89,8 @@ enum Task {
     /// measures the latency that the balancer adds, and its CPU time when idle. `kv` (root)
     /// compares keyed requests through the balancer with clients that know all servers, and with
     /// nutcracker. `instructions` counts the instructions per packet with callgrind and records
-    /// them in benches/results.
+    /// them in benches/results. `zero-copy` counts the instructions of the whole machine in a VM;
+    /// `zero-copy igb af-xdp syn-flood` measures one device with one NIC and one kind of traffic.
     Bench(Bench),
     /// Run the commands of the README on the last commit, in a minimal Debian root (needs root)
     Bare {
@@ -170,14 +172,14 @@ struct Demo {
 
 #[derive(clap::Args)]
 pub(crate) struct Bench {
-    /// Run these benchmarks [default: all except `testpmd`, `peers`, `latency`, `kv` and
-    /// `instructions`]
+    /// Run these benchmarks [default: all except `testpmd`, `peers`, `latency`, `kv`,
+    /// `instructions` and `zero-copy`]
     pub(crate) names: Vec<String>,
     /// Print the figures of `testpmd` and `peers` as one JSON object on standard output
     #[arg(long)]
     pub(crate) json: bool,
-    /// Measure this balancer binary in `testpmd`, `peers`, `latency` and `kv` instead of building
-    /// one
+    /// Measure this balancer binary in `testpmd`, `peers`, `latency`, `kv` and `zero-copy` instead
+    /// of building one
     #[arg(long, value_name = "PATH")]
     pub(crate) bin: Option<PathBuf>,
     /// Run this number of rounds in `peers`, `latency` and `kv` [default: 10; 5 for `kv`]
@@ -186,10 +188,14 @@ pub(crate) struct Bench {
     /// Run one round of short measurements in `kv`
     #[arg(long, conflicts_with = "pairs")]
     pub(crate) quick: bool,
-    /// Compare with Katran in `peers`; the path is a checkout of
+    /// Compare with Katran in `peers` and `zero-copy`; the path is a checkout of
     /// github.com/facebookincubator/katran, which is built first
     #[arg(long, value_name = "PATH")]
     pub(crate) katran: Option<PathBuf>,
+    /// Measure the build of the test lanes in `zero-copy`, and record the counts that the lane
+    /// `zero-copy` compares
+    #[arg(long)]
+    pub(crate) keep: bool,
 }
 
 #[derive(clap::Args)]

@@ -7,7 +7,7 @@
 //! The results are a table and performance goals. A full run also writes a CSV file and a plot to
 //! `benches/results/`. `benches/README.md` explains why the comparison is fair.
 
-mod katran;
+pub(crate) mod katran;
 mod kernel;
 mod plot;
 mod proxies;

@@ -63,6 +63,12 @@ pub(crate) const WEB: &[&str] = &["chromium", "chromium-driver", "fonts-dejavu-c
 pub(crate) const VM: &[&str] =
     &["qemu-system-x86", "busybox-static", "kmod", "cpio", "xz-utils", "iproute2", "ethtool", "util-linux"];
 
+/// Packages for the short form of `bench zero-copy`, in addition to those for `zc-vm`.
+pub(crate) const COUNT: &[&str] = &["binutils", "gcc"];
+
+/// Packages for the other devices of `bench zero-copy`.
+pub(crate) const ZERO_COPY: &[&str] = &["ipvsadm", "nftables", "bpftool", "dpdk-dev", "librte-net-e1000-23"];
+
 /// Packages for `bare`.
 pub(crate) const BARE: &[&str] = &["debootstrap", "git", "util-linux"];
 

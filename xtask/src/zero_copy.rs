@@ -13,6 +13,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::bench_zero_copy;
 use crate::build::Built;
 use crate::cargo::{self, root};
 use crate::dist;
@@ -28,12 +29,19 @@ pub(crate) fn run(steps: &mut Steps, built: &Built) {
         Ok((stripped(&balancer)?, stripped(built.program(TEST)?)?))
     };
     let Some((binary, tests)) = steps.check(programs()) else { return };
-    steps.at_once(BOOTS.map(|boot| {
+    let tests = BOOTS.map(|boot| {
         let left_out = if is_long { &[] } else { boot.only_long };
         let mut command = boot.command(&binary, &tests, left_out);
         let what = format!("zc-vm --nic {}", boot.nic);
-        move |steps: &mut Steps| steps.exactly(&what, &mut command, boot.tests - left_out.len())
-    }));
+        let run = move |steps: &mut Steps| steps.exactly(&what, &mut command, boot.tests - left_out.len());
+        Box::new(run) as Box<dyn FnOnce(&mut Steps) + Send>
+    });
+    let counts = |steps: &mut Steps| {
+        // The kept counts are those of the build of all lanes.
+        steps.check(built.balancer().and_then(bench_zero_copy::compare));
+    };
+    let [first, second] = tests;
+    steps.at_once([first, second, Box::new(counts)]);
 }
 
 struct Boot {

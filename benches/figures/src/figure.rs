@@ -3,7 +3,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::{Csv, balance, build_time, day, keyed, resilience, throughput};
+use crate::{Csv, balance, build_time, day, keyed, resilience, throughput, zero_copy};
 
 /// A figure on the results page. The variants are in the order in which the page shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,11 +32,13 @@ pub enum Figure {
     KeyedBySize,
     /// Table 1 of the AppSwitch paper: throughput and latency of sets and gets.
     KeyedMixed,
+    /// The instructions per packet of the whole machine.
+    ZeroCopy,
 }
 
 impl Figure {
     /// All figures in the order of the results page.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Day,
         Self::Rates,
         Self::Bypass,
@@ -49,6 +51,7 @@ impl Figure {
         Self::KeyedLight,
         Self::KeyedBySize,
         Self::KeyedMixed,
+        Self::ZeroCopy,
     ];
 
     /// Returns the short name, which is used on the command line and in file names.
@@ -67,6 +70,7 @@ impl Figure {
             Self::KeyedLight => "kv-light",
             Self::KeyedBySize => "kv-size",
             Self::KeyedMixed => "kv-mixed",
+            Self::ZeroCopy => "zero-copy",
         }
     }
 
@@ -90,6 +94,7 @@ impl Figure {
             Self::KeyedLight => "MemSwitch, Table 1: 100 gets per second",
             Self::KeyedBySize => "MemSwitch, Figure 4: get latency by value size",
             Self::KeyedMixed => "AppSwitch, Table 1: sets and gets",
+            Self::ZeroCopy => "Instructions per packet of the whole machine",
         }
     }
 
@@ -115,6 +120,7 @@ impl Figure {
             | Self::KeyedMixed => {
                 bail!("run cargo xtask figures to measure figure {}", self.name())
             }
+            Self::ZeroCopy => bail!("run cargo xtask bench zero-copy to measure this figure"),
         }
     }
 
@@ -135,6 +141,7 @@ impl Figure {
             Self::KeyedLight => keyed::draw_light(csv),
             Self::KeyedBySize => keyed::draw_sizes(csv),
             Self::KeyedMixed => keyed::draw_mixed(csv),
+            Self::ZeroCopy => zero_copy::draw(csv),
         }
     }
 
@@ -152,6 +159,7 @@ impl Figure {
             Self::KeyedLight => keyed::section_light(csv),
             Self::KeyedBySize => keyed::section_sizes(csv),
             Self::KeyedMixed => keyed::section_mixed(csv),
+            Self::ZeroCopy => zero_copy::section(csv),
         }
     }
 }

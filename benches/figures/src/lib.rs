@@ -24,6 +24,7 @@ mod rendezvous;
 mod resilience;
 mod stats;
 mod throughput;
+mod zero_copy;
 
 pub use csv::Csv;
 pub use figure::Figure;

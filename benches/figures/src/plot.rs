@@ -7,6 +7,7 @@ use plotters::coord::Shift;
 use plotters::coord::ranged1d::{SegmentValue, SegmentedCoord};
 use plotters::coord::types::{RangedCoordf64, RangedCoordu32};
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::Csv;
 
@@ -15,6 +16,19 @@ pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// Colors that are distinguishable in print and for color-blind people (palette of Okabe and Ito).
 pub(crate) const COLORS: [RGBColor; 4] =
     [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115), RGBColor(110, 110, 110)];
+
+/// The colors of the segments of a stacked bar, from the same palette.
+const STACK_COLORS: [RGBColor; 9] = [
+    RGBColor(110, 110, 110),
+    RGBColor(190, 190, 190),
+    RGBColor(80, 60, 40),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(0, 114, 178),
+    RGBColor(0, 158, 115),
+    RGBColor(240, 228, 66),
+    RGBColor(204, 121, 167),
+];
 
 /// The lines of text above a plot: the title, the values from the paper, and the origin of the
 /// rows.
@@ -28,6 +42,11 @@ impl Sheet {
     /// Creates the text lines. The command, the commit and the machine come from the notes of the
     /// CSV.
     pub(crate) fn new(title: &str, paper: &str, csv: &Csv) -> Result<Self> {
+        Self::with_note(title, &format!("the paper: {paper}"), csv)
+    }
+
+    /// Creates the text lines of a figure that repeats no measurement of a paper.
+    pub(crate) fn with_note(title: &str, note: &str, csv: &Csv) -> Result<Self> {
         let commit = csv.note("commit")?;
         let origin = format!(
             "{}; commit {}; {}; {}",
@@ -36,7 +55,7 @@ impl Sheet {
             csv.note("date")?,
             csv.note("machine")?
         );
-        Ok(Self { title: title.into(), below: [format!("the paper: {paper}"), origin], height: 480 })
+        Ok(Self { title: title.into(), below: [note.into(), origin], height: 480 })
     }
 
     pub(crate) fn with_height(self, height: u32) -> Self {
@@ -166,6 +185,58 @@ pub(crate) fn bars(area: &Area<'_>, y: &str, bars: &[Bar]) -> Result<()> {
             done(chart.draw_series(papers.map(|point| Circle::new(point, 6, BLACK.stroke_width(2)))))?;
         drawn.label("the paper's").legend(|point| Circle::new(point, 6, BLACK.stroke_width(2)));
     }
+    legend(&mut chart)
+}
+
+/// A bar that consists of segments, the first one at the bottom.
+pub(crate) struct Stack {
+    pub(crate) label: String,
+    pub(crate) segments: Vec<f64>,
+}
+
+/// Draws a chart of stacked bars. `names` are the names of the segments. The sum of each bar is
+/// written above it.
+pub(crate) fn stacks(area: &Area<'_>, y: &str, names: &[&str], bars: &[Stack]) -> Result<()> {
+    let sum = |bar: &Stack| bar.segments.iter().sum::<f64>();
+    let top = 1.12 * bars.iter().map(sum).fold(0.0, f64::max);
+    let last = u32::try_from(bars.len())? - 1;
+    let mut chart = done(
+        ChartBuilder::on(area)
+            .margin(12)
+            .x_label_area_size(42)
+            .y_label_area_size(72)
+            .build_cartesian_2d((0..last).into_segmented(), 0.0..top),
+    )?;
+    let label = |place: &SegmentValue<u32>| match place {
+        SegmentValue::CenterOf(place) => bars.get(*place as usize).map_or("", |bar| &bar.label).to_owned(),
+        _ => String::new(),
+    };
+    let mut mesh = chart.configure_mesh();
+    mesh.disable_x_mesh().y_desc(y).x_labels(bars.len()).x_label_formatter(&label);
+    mesh.light_line_style(TRANSPARENT);
+    done(mesh.label_style((FONT, 12)).axis_desc_style((FONT, 13)).draw())?;
+    for (segment, name) in names.iter().enumerate() {
+        let color = STACK_COLORS[segment % STACK_COLORS.len()];
+        let rectangles = (0..).zip(bars).map(|(place, bar)| {
+            let below: f64 = bar.segments[..segment].iter().sum();
+            let corners = [
+                (SegmentValue::Exact(place), below),
+                (SegmentValue::Exact(place + 1), below + bar.segments[segment]),
+            ];
+            let mut rectangle = Rectangle::new(corners, color.filled());
+            rectangle.set_margin(0, 0, 16, 16);
+            rectangle
+        });
+        let drawn = done(chart.draw_series(rectangles))?;
+        drawn
+            .label(*name)
+            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], color.filled()));
+    }
+    let sums = (0..).zip(bars).map(|(place, bar)| {
+        let style = (FONT, 13).into_text_style(area).pos(Pos::new(HPos::Center, VPos::Bottom));
+        Text::new(format!("{:.0}", sum(bar)), (SegmentValue::CenterOf(place), sum(bar)), style)
+    });
+    done(chart.draw_series(sums))?;
     legend(&mut chart)
 }
 

@@ -409,6 +409,9 @@ const DECAP: &str = "decap";
 const STEER_FRAGS: &str = "steer_frags";
 const DECAP_FRAGS: &str = "decap_frags";
 const VIRTIO: &str = "virtio_net";
+/// Drivers that set the size of receive buffers in steps of 1 KiB.
+const KIB_DRIVERS: [&str; 2] = ["igb", "igc"];
+const KIB: u32 = 1_024;
 const VETH: &str = "veth";
 /// Drivers of virtual interfaces. These interfaces have no hardware that removes VLAN tags.
 const VIRTUAL_DRIVERS: [&str; 3] = ["veth", "tun", "bridge"];
@@ -417,6 +420,20 @@ const VIRTUAL_DRIVERS: [&str; 3] = ["veth", "tun", "bridge"];
 #[must_use]
 pub const fn largest_packet(chunk: u32) -> u32 {
     chunk.saturating_sub(XDP_HEADROOM + LINK_HEADER_BYTES + MAX_ENCAP_OVERHEAD_BYTES as u32)
+}
+
+/// Returns the size of the UMEM frames for these interfaces, in bytes. This is `configured`, unless
+/// a driver would lose packets that fit into such frames.
+///
+/// igb and igc set the size of receive buffers in steps of 1 KiB. Of a frame of 2,048 bytes, they
+/// use 1,024 bytes, and a packet that is longer is lost.
+#[must_use]
+pub fn frame_size(interfaces: &[Interface], configured: u32) -> u32 {
+    let is_too_small = |interface: &Interface| {
+        let used = configured.saturating_sub(XDP_HEADROOM) / KIB * KIB;
+        KIB_DRIVERS.contains(&interface.driver.as_str()) && interface.mtu_bytes + LINK_HEADER_BYTES > used
+    };
+    if interfaces.iter().any(is_too_small) { LARGEST_CHUNK } else { configured }
 }
 
 /// The largest IP packet that can be received in several frames, in bytes. Such packets require a

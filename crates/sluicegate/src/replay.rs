@@ -79,7 +79,7 @@ pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         interface: arguments.interface.clone(),
         mtu: arguments.mtu,
     };
-    let settings = settings(&config);
+    let settings = settings(&config, &[]);
     let input = File::open(&arguments.input).with_context(|| arguments.input.display().to_string())?;
     // The output is written to a temporary file, which is renamed at the end. Invalid input
     // therefore leaves an existing output file unchanged, and the input file may also be the output

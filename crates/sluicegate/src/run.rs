@@ -184,7 +184,8 @@ impl Daemon {
         let next_hops = first_next_hops(&config, machine, &interfaces).await?;
         let (controller, live) =
             first_generation(Compiler::default(), &config, machine, &next_hops, lifecycle.elapsed())?;
-        let plane = DataPlane::start(interfaces, &settings(&config), &live)?;
+        let settings = settings(&config, &interfaces);
+        let plane = DataPlane::start(interfaces, &settings, &live)?;
         let mut forwarding = Forwarding::new(plane, config.io().source_ports.clone());
         let api = Api::open(&config, machine, lifecycle.liveness.subscribe(), logging).await?;
         let paths = Paths::open(next_hops, &config, machine, &live.current())?;

@@ -114,6 +114,17 @@ fn packet_findings_report_merging_offloads_only() {
 }
 
 #[test]
+fn drivers_with_coarse_buffer_sizes_get_larger_frames() {
+    let size = |driver, mtu_bytes, configured| {
+        frame_size(&[sound("ixgbe"), Interface { mtu_bytes, ..sound(driver) }], configured)
+    };
+    assert_eq!((size("ixgbe", 1_500, 2_048), size("igb", 1_500, 2_048)), (2_048, 4_096));
+    // A packet of 1,002 bytes with a link header and two VLAN tags has 1,024 bytes.
+    assert_eq!((size("igc", 1_002, 2_048), size("igc", 1_003, 2_048)), (2_048, 4_096));
+    assert_eq!((size("igb", 1_500, 4_096), frame_size(&[], 2_048)), (4_096, 2_048));
+}
+
+#[test]
 fn findings_accept_an_mtu_that_frames_can_hold() {
     assert_eq!((largest_packet(2_048), largest_packet(4_096)), (1_707, 3_755));
     assert_eq!(LONGEST_PACKET, 15_779);

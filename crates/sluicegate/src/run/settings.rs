@@ -2,7 +2,7 @@
 
 use compile::{find_machine, timeouts};
 use config::{self, Config};
-use datapath::interface::Interface;
+use datapath::interface::{Interface, frame_size};
 use datapath::{Idle, IoMode, Settings, inspect};
 use forwarder::{FragmentConfig, IcmpRates};
 
@@ -20,14 +20,14 @@ pub(super) fn inspected(config: &Config, machine: &str) -> anyhow::Result<Vec<In
     Ok(found)
 }
 
-pub(crate) fn settings(config: &Config) -> Settings {
+pub(crate) fn settings(config: &Config, interfaces: &[Interface]) -> Settings {
     let io = config.io();
     Settings {
         mode: mode(config),
         queues: io.queues,
         steer_over: io.threads,
         frames_per_queue: io.frames_per_queue,
-        frame_size: io.frame_size,
+        frame_size: frame_size(interfaces, io.frame_size),
         batch: io.batch,
         flows_per_thread: io.flows_per_thread,
         timeouts: timeouts(config),
@@ -97,7 +97,7 @@ mod tests {
              interfaces = [\"eth0\"]\n[io]\n{io}"
         );
         let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
-        settings(&config::parse(&text, Path::new("a.toml"), &secret).unwrap().0).icmp
+        settings(&config::parse(&text, Path::new("a.toml"), &secret).unwrap().0, &[]).icmp
     }
 
     // Promise: icmp-rate-limits

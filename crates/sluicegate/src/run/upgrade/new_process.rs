@@ -206,7 +206,8 @@ impl Daemon {
             first_generation(compiler, &config, machine, &next_hops, lifecycle.elapsed())?;
         let descriptors = std::mem::take(&mut new_process.descriptors);
         let offered = TakenPlane { facts: &new_process.offer.plane, descriptors };
-        let plane = DataPlane::take_over(interfaces, &settings(&config), &live, offered)?;
+        let settings = settings(&config, &interfaces);
+        let plane = DataPlane::take_over(interfaces, &settings, &live, offered)?;
         let mut forwarding = Forwarding::new(plane, config.io().source_ports.clone());
         forwarding.reserve_beside(&live.current())?;
         let paths = Paths::open(next_hops, &config, machine, &live.current())?;
