@@ -10,7 +10,7 @@
 pub(crate) mod indices;
 pub(crate) mod mapping;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::ptr::NonNull;
 

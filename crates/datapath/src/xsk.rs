@@ -5,13 +5,19 @@
 //! Invariant: The fields `receiving` and `sending` count the frames that the kernel currently
 //! holds. The kernel returns each of these frames exactly once.
 
+#[cfg(test)]
+mod tests;
+
 use std::num::NonZeroU16;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use arrayvec::ArrayVec;
 use engine::{Device, InKernel, Received, TxOwner};
 use forwarder::{InterfaceId, ThreadId};
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, send};
 use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, QueueSize, SocketConfig};
 use xsk_rs::socket::XdpStatistics;
 use xsk_rs::{CompQueue, FillQueue, RxQueue, Socket, TxQueue};
@@ -61,12 +67,12 @@ enum BusyPoll {
     On,
 }
 
-/// The socket handles from the crate xsk-rs.
+/// A socket with the handles that keep it open and its rings mapped.
 #[derive(Debug)]
 struct Handles {
-    rx: RxQueue,
-    tx: TxQueue,
-    _rings: (FillQueue, CompQueue),
+    fd: RawFd,
+    /// The handles from the crate xsk-rs. Tests simulate the kernel and have no such handles.
+    kept: Option<(RxQueue, TxQueue, FillQueue, CompQueue)>,
 }
 
 /// The AF_XDP sockets of one thread.
@@ -139,23 +145,28 @@ impl Queue {
         // the configuration inhibits loading.
         let bound = unsafe { Socket::new(config, &area.umem, &device, place.queue) };
         let (tx, rx, rings) = bound.map_err(|error| place.refusal(&error, force_copy, area.has_slots()))?;
-        let kept = rings.ok_or_else(|| refused("this process already has a socket on the queue"))?;
-        let socket = Handles { rx, tx, _rings: kept };
+        let (fill, completion) =
+            rings.ok_or_else(|| refused("this process already has a socket on the queue"))?;
+        let socket = Handles { fd: rx.fd().as_raw_fd(), kept: Some((rx, tx, fill, completion)) };
         // A child process must not inherit the descriptor. Otherwise the queue would stay in use
         // until the child ends.
         //
         // SAFETY: the descriptor stays open as long as `socket` lives, which is longer than this
         // statement.
-        let fd = unsafe { BorrowedFd::borrow_raw(socket.fd()) };
+        let fd = unsafe { BorrowedFd::borrow_raw(socket.fd) };
         fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map_err(|error| refused(&error.to_string()))?;
         // SAFETY: the configurations of the socket and of the UMEM give each ring `RING` slots. The
         // rings stay mapped as long as `socket` lives, and `socket` is stored together with them.
         // The handles in `socket` do not access the rings.
-        let rings = unsafe { Rings::of(socket.fd(), RING) };
+        let rings = unsafe { Rings::of(socket.fd, RING) };
         let rings =
             rings.map_err(|error| refused(&format!("the rings of the socket were not found ({error})")))?;
-        Ok(Self {
-            interface: place.interface,
+        Ok(Self::new(place.interface, rings, socket))
+    }
+
+    fn new(interface: InterfaceId, rings: Rings, socket: Handles) -> Self {
+        Self {
+            interface,
             rx: Consumer::new(rings.rx),
             tx: Producer::new(rings.tx),
             fill: Producer::new(rings.fill),
@@ -168,7 +179,7 @@ impl Queue {
             sent: 0,
             gathering: Gathering::default(),
             busy_poll: BusyPoll::Off,
-        })
+        }
     }
 
     /// Enables busy polling: system calls of the thread run the driver, with at most `budget`
@@ -232,7 +243,7 @@ impl Queue {
     /// `poll`.
     #[must_use]
     pub(crate) fn fd(&self) -> RawFd {
-        self.socket.fd()
+        self.socket.fd
     }
 
     /// Takes up to `most` frames from the receive ring.
@@ -282,7 +293,7 @@ impl Queue {
         self.submit();
         let mut free_before = self.tx.free_now();
         while self.tx.needs_wakeup() {
-            if let Err(error) = self.socket.tx.wakeup() {
+            if let Err(error) = self.socket.wake_to_send() {
                 tracing::debug!(%error, "transmit wakeup failed");
                 return;
             }
@@ -318,7 +329,7 @@ impl Queue {
         self.fill.submit();
         self.receiving += count;
         if self.fill.needs_wakeup()
-            && let Err(error) = self.socket.rx.poll(0)
+            && let Err(error) = self.socket.wake_to_receive()
         {
             tracing::debug!(%error, "receive wakeup failed");
         }
@@ -326,8 +337,28 @@ impl Queue {
 }
 
 impl Handles {
-    fn fd(&self) -> RawFd {
-        self.rx.fd().as_raw_fd()
+    /// Makes the kernel take frames from the transmit ring. The kernel may leave some frames in the
+    /// ring if it has no resources for them or if the interface is down.
+    fn wake_to_send(&self) -> nix::Result<()> {
+        match send(self.fd, &[], MsgFlags::MSG_DONTWAIT) {
+            Ok(_) | Err(Errno::EAGAIN | Errno::EBUSY | Errno::ENOBUFS | Errno::ENETDOWN) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes the kernel take frames from the fill ring.
+    fn wake_to_receive(&self) -> nix::Result<()> {
+        // SAFETY: the descriptor stays open as long as `self` lives, which is longer than this
+        // borrow.
+        let socket = unsafe { BorrowedFd::borrow_raw(self.fd) };
+        poll(&mut [PollFd::new(socket, PollFlags::POLLIN)], PollTimeout::ZERO).map(drop)
+    }
+
+    fn statistics(&self) -> std::io::Result<XdpStatistics> {
+        match &self.kept {
+            Some((rx, ..)) => rx.fd().xdp_statistics(),
+            None => Err(std::io::ErrorKind::Unsupported.into()),
+        }
     }
 }
 
@@ -481,7 +512,7 @@ impl Sockets for XskDevice {
 
     fn copy_statistics(&mut self, to: &SocketCounters) -> std::io::Result<()> {
         self.queues.iter_mut().for_each(Queue::find_driver);
-        let each = self.queues.iter().map(|queue| queue.socket.rx.fd().xdp_statistics());
+        let each = self.queues.iter().map(|queue| queue.socket.statistics());
         let each = each.collect::<std::io::Result<ArrayVec<XdpStatistics, MAX_INTERFACES>>>()?;
         let sum = |count: fn(&XdpStatistics) -> u64| each.iter().map(count).sum::<u64>();
         let too_long = self.queues.iter().map(|queue| queue.gathering.too_long).sum::<u64>();
