@@ -35,7 +35,7 @@ struct Driver {
     partial: Vec<u8>,
     /// Receives one empty datagram for each system call that wakes the kernel.
     calls: UnixDatagram,
-    _socket: UnixDatagram,
+    socket: UnixDatagram,
 }
 
 impl Driver {
@@ -68,7 +68,7 @@ impl Driver {
             sent: VecDeque::new(),
             partial: Vec::new(),
             calls,
-            _socket: socket,
+            socket,
         };
         (driver, queue)
     }
@@ -298,6 +298,67 @@ fn xsk_frames_are_never_lost_and_leave_in_order() {
             assert!(drops(reason) > 0, "no packet was dropped for {}", reason.name());
         }
     }
+}
+
+/// Lets `count` packets arrive at the first queue and runs an iteration. Returns the number of system
+/// calls that woke the kernel for each queue.
+fn calls(bed: &mut Bed, count: u32) -> [usize; 2] {
+    let [first, _] = &mut bed.drivers;
+    first.take_empty(count as usize);
+    (0..count).for_each(|number| assert!(first.receives(number * 16)));
+    iteration(&mut bed.engine);
+    bed.drivers.each_ref().map(Driver::calls)
+}
+
+/// Creates a bed whose first queue has the given kind of wakeup. The kernel wants wakeups for both
+/// queues.
+fn sleeping_driver(wakeup: Wakeup) -> Bed {
+    let mut bed = Bed::new(false, true);
+    bed.engine.device_mut().queues[0].wakeup = wakeup;
+    bed.drivers.iter().for_each(|driver| driver.wants_wakeups(true));
+    bed
+}
+
+#[test]
+#[ignore = "needs CAP_NET_RAW; the lane net runs it"]
+fn xsk_wakes_a_zero_copy_driver_once_for_each_batch() {
+    let mut bed = sleeping_driver(Wakeup::Once(false));
+    assert_eq!(calls(&mut bed, 0), [0, 0], "nothing to send");
+    assert_eq!(calls(&mut bed, 5), [1, 0]);
+    assert!(bed.engine.device_mut().is_sending());
+    assert_eq!(calls(&mut bed, 0), [0, 0], "the driver was already called");
+    bed.engine.device_mut().wake_again();
+    assert_eq!(calls(&mut bed, 0), [1, 0], "the driver may have missed the first call");
+    bed.drivers[0].sends(9, |_| {});
+    assert!(!bed.engine.device_mut().is_sending(), "the driver has taken all frames");
+    bed.engine.device_mut().wake_again();
+    assert_eq!(calls(&mut bed, 0), [0, 0], "no frame is left in the ring");
+    assert_eq!(calls(&mut bed, 2), [1, 0]);
+    assert_eq!(calls(&mut bed, 2), [1, 0], "frames have been added");
+    bed.drivers[0].wants_wakeups(false);
+    assert_eq!(calls(&mut bed, 3), [0, 0], "the driver is running");
+    bed.drivers[0].wants_wakeups(true);
+    assert_eq!(calls(&mut bed, 0), [1, 0], "the driver stopped before it took the frames");
+}
+
+#[test]
+#[ignore = "needs CAP_NET_RAW; the lane net runs it"]
+fn xsk_wakes_again_if_the_kernel_has_no_resources() {
+    let mut bed = sleeping_driver(Wakeup::Once(false));
+    while bed.drivers[0].socket.send(&[]).is_ok() {}
+    calls(&mut bed, 5);
+    assert_eq!(calls(&mut bed, 0), [1, 0], "the kernel refused the first call");
+    assert_eq!(calls(&mut bed, 0), [0, 0]);
+}
+
+#[test]
+#[ignore = "needs CAP_NET_RAW; the lane net runs it"]
+fn xsk_in_copy_mode_wakes_until_the_ring_is_empty() {
+    let mut bed = sleeping_driver(Wakeup::Repeated);
+    assert_eq!(calls(&mut bed, 5), [1, 0]);
+    assert_eq!(calls(&mut bed, 0), [1, 0]);
+    bed.drivers[0].sends(9, |_| {});
+    assert_eq!(calls(&mut bed, 0), [0, 0]);
 }
 
 const FRAMES: u32 = 4_096;
