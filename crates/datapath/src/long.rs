@@ -110,11 +110,17 @@ impl Area {
     /// `returned`.
     #[cold]
     pub(crate) fn shorten(&self, mut frame: Frame, returned: &mut impl Extend<Frame>) -> Frame {
-        if let Some(slot) = self.slot(&mut frame) {
+        self.shorten_in_place(&mut frame, returned);
+        frame
+    }
+
+    /// Does the same as [`Self::shorten`].
+    #[cold]
+    pub(crate) fn shorten_in_place(&self, frame: &mut Frame, returned: &mut impl Extend<Frame>) {
+        if let Some(slot) = self.slot(frame) {
             returned.extend(std::iter::from_fn(|| slot.take()));
         }
         frame.0.set_followed(false);
-        frame
     }
 
     /// Adds chunks from `spare` to a long frame until the frame has room for `len` bytes.

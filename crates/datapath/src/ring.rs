@@ -10,7 +10,7 @@
 pub(crate) mod indices;
 pub(crate) mod mapping;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::ptr::NonNull;
 
@@ -70,10 +70,24 @@ impl<T: Copy> Memory<T> {
     }
 
     #[inline]
-    fn slot(&self, place: u32) -> NonNull<T> {
+    fn slots(&self) -> Slots<T> {
+        Slots { first: self.slots, size: self.size }
+    }
+}
+
+/// The location of the slots of a ring.
+#[derive(Clone, Copy)]
+struct Slots<T> {
+    first: NonNull<T>,
+    size: u32,
+}
+
+impl<T> Slots<T> {
+    #[inline]
+    fn at(self, place: u32) -> NonNull<T> {
         debug_assert!(place < self.size, "slot number out of range");
         // SAFETY: slot numbers are masked with `size - 1`, and the ring has `size` slots.
-        unsafe { self.slots.add(place as usize) }
+        unsafe { self.first.add(place as usize) }
     }
 }
 
@@ -90,22 +104,29 @@ impl<T: Copy> Consumer<T> {
         Self { memory, index }
     }
 
-    /// Passes up to `most` entries to `each` in order, then returns their slots to the kernel.
-    /// Returns the number of entries.
+    /// Appends up to `most` entries to `to` in order, each converted by `each`, and returns their
+    /// slots to the kernel. Returns the number of entries.
     #[inline]
-    pub(crate) fn take(&mut self, most: usize, mut each: impl FnMut(T)) -> usize {
+    pub(crate) fn take<U>(
+        &mut self,
+        most: usize,
+        to: &mut impl Extend<U>,
+        mut each: impl FnMut(T) -> U,
+    ) -> usize {
         let Self { memory, index } = self;
-        let count = (index.available(memory.producer()) as usize).min(most);
-        for _ in 0..count {
-            let slot = memory.slot(index.advance());
+        let count = index.available(memory.producer()).min(u32::try_from(most).unwrap_or(u32::MAX));
+        if count == 0 {
+            return 0;
+        }
+        let (slots, places) = (memory.slots(), index.places());
+        to.extend((0..count).map(move |ahead| {
+            let slot = slots.at(places.at(ahead));
             // SAFETY: between `available` and `release` the slot belongs to this process, so the
             // kernel does not write to it. Every bit pattern is a valid `T`.
-            each(unsafe { slot.read() });
-        }
-        if count > 0 {
-            index.release(memory.consumer());
-        }
-        count
+            each(unsafe { slot.read() })
+        }));
+        index.release(count, memory.consumer());
+        count as usize
     }
 }
 
@@ -136,17 +157,22 @@ impl<T: Copy> Producer<T> {
         self.index.look(self.memory.consumer()) as usize
     }
 
-    /// Writes an entry into the next slot. The kernel sees the entry after [`Producer::submit`].
-    ///
-    /// # Panics
-    /// Panics if no slot is free.
+    /// Writes entries into free slots in order, until no entry or no free slot is left. Returns the
+    /// number of written entries. The kernel sees the entries after [`Producer::submit`].
     #[inline]
-    pub(crate) fn put(&mut self, entry: T) {
-        assert!(self.free(1) > 0, "ring full: the caller must check for free slots");
-        let slot = self.memory.slot(self.index.advance());
-        // SAFETY: between `free` and `submit` the slot belongs to this process, so the kernel does
-        // not read it.
-        unsafe { slot.write(entry) };
+    pub(crate) fn put(&mut self, entries: impl ExactSizeIterator<Item = T>) -> usize {
+        let free = self.free(entries.len());
+        let (slots, places) = (self.memory.slots(), self.index.places());
+        let mut count = 0;
+        for entry in entries.take(free) {
+            let slot = slots.at(places.at(count));
+            // SAFETY: between `free` and `submit` the slot belongs to this process, so the kernel
+            // does not read it.
+            unsafe { slot.write(entry) };
+            count += 1;
+        }
+        self.index.advance(count);
+        count as usize
     }
 
     /// Makes all written entries visible to the kernel.

@@ -79,8 +79,18 @@ pub(crate) trait Sockets: Device {
     /// interrupt context.
     fn run_drivers(&self) {}
 
-    /// Returns `true` if a transmission is in progress. The end of a transmission does not make a
-    /// socket readable or writable, so the thread must check the rings again soon.
+    /// Makes the next iteration of the engine wake the kernel again if the kernel has not yet taken
+    /// all frames. The thread calls this method from time to time, in case the driver missed a
+    /// wakeup.
+    fn wake_again(&mut self) {}
+
+    /// Wakes the kernel if it has stopped receiving. This happens if the kernel finds no free frame
+    /// just before the thread provides frames. The thread calls this method before it sleeps.
+    fn wake_receivers(&mut self) {}
+
+    /// Returns `true` if the kernel still has to take frames to send, or if frames that it is
+    /// sending are needed for receiving. The end of a transmission does not make a socket readable
+    /// or writable, so the thread must check the rings again soon.
     fn is_sending(&mut self) -> bool;
 
     /// Returns `true` if the device cannot receive packets because it has too few free frames.

@@ -99,6 +99,8 @@ pub(crate) struct PacketThread<D: Sockets, F: Forward> {
     pub(crate) leave: Leave,
     /// The time at which the thread became idle.
     pub(crate) idle_since: Option<Instant>,
+    /// The start of the previous iteration if that iteration processed packets.
+    pub(crate) busy_since: Option<Instant>,
     pub(crate) next_statistics: Instant,
 }
 
@@ -141,6 +143,9 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
     /// Runs one iteration of the engine. Sleeps if the thread has been idle for long enough.
     fn turn(&mut self) {
         let begin = Instant::now();
+        if let Some(since) = self.busy_since.take() {
+            self.counters.busy_nanos.add(nanos(begin.duration_since(since)));
+        }
         let count = self.step(begin);
         // The counter has only one writer, so it is updated with a load and a store instead of an
         // atomic addition.
@@ -153,8 +158,7 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
             if let Some(since) = self.idle_since.take() {
                 self.spin.pause_ended(begin.duration_since(since));
             }
-            let busy = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            self.counters.busy_nanos.add(busy);
+            self.busy_since = Some(begin);
             return;
         }
         self.engine.device_mut().run_drivers();
@@ -206,10 +210,13 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
             return;
         }
         let due = self.millis_until_due();
+        // The end of a transmission does not wake the thread. While the kernel must still take
+        // packets, or other threads need the frames that it is sending, the thread therefore sleeps
+        // only briefly before it checks the rings again.
+        let borrows = self.engine.is_sending_for_others();
         let device = self.engine.device_mut();
-        // The end of a transmission does not wake the thread. While packets are being transmitted,
-        // the thread therefore sleeps only briefly before it checks the rings again.
-        let sending = device.is_sending();
+        device.wake_receivers();
+        let sending = device.is_sending() || borrows;
         let at_most = if sending { RETRY_SEND_MS } else { SLEEP_AT_MOST_MS };
         let at_most = at_most.min(due);
         let mut wanted = ArrayVec::<PollFd<'_>, MOST_FDS>::new();
@@ -220,9 +227,14 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
             wanted.push(PollFd::new(socket, PollFlags::POLLIN));
         }
         // If the poll fails or is interrupted, the thread simply runs its next iteration.
-        let _ = poll(&mut wanted, PollTimeout::from(at_most));
+        let ready = poll(&mut wanted, PollTimeout::from(at_most));
         waker.sleeper.awake();
-        waker.silence();
+        if wanted.first().and_then(PollFd::any) == Some(true) {
+            waker.silence();
+        }
+        if sending && ready == Ok(0) {
+            self.engine.device_mut().wake_again();
+        }
     }
 
     /// Returns the time until the forwarder's next scheduled work, in milliseconds, rounded up.
@@ -234,6 +246,8 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
 
     fn copy_statistics(&mut self) {
         let device = self.engine.device_mut();
+        device.wake_again();
+        device.wake_receivers();
         self.socket.fill_low.add(u64::from(device.is_short_of_frames()));
         // If the socket statistics cannot be read, the previous values are kept.
         let _ = device.copy_statistics(&self.socket);
@@ -241,8 +255,11 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
 }
 
 fn now(moment: Instant, origin: Instant) -> Now {
-    let nanos = moment.duration_since(origin).as_nanos();
-    Now::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    Now::from_nanos(nanos(moment.duration_since(origin)))
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Pins the calling thread to a processor.
@@ -391,6 +408,7 @@ mod tests {
             through: Vec::new(),
             leave: Leave::new().0,
             idle_since: None,
+            busy_since: None,
             next_statistics: origin,
         }
     }

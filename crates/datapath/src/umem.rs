@@ -5,10 +5,12 @@
 //! See Linux Documentation/networking/af_xdp.rst and the documentation of xsk-rs 0.11.
 
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use forwarder::ThreadId;
+use engine::Received;
+use forwarder::{InterfaceId, ThreadId};
 use xsk_rs::config::{FrameSize, QueueSize, UmemConfig};
 use xsk_rs::{FrameDesc, Umem};
 
@@ -16,6 +18,7 @@ use crate::core_dump::keep_out_of_cores;
 use crate::error::StartError;
 use crate::frame::{Descriptor, Frame};
 use crate::slots::{Slot, Slots};
+use crate::steer::head_room_bytes;
 
 /// The mapped packet memory. The sockets of all threads share this memory.
 #[derive(Clone, Debug)]
@@ -33,16 +36,15 @@ pub(crate) struct Area {
 struct Bounds {
     /// The size of the area in bytes, which is a multiple of the chunk size.
     len: usize,
-    /// The base-2 logarithm of the chunk size in bytes.
-    chunk_shift: u32,
+    /// The chunk size in bytes, minus 1.
+    mask: usize,
 }
 
 impl Bounds {
     /// Returns the number of bytes from an address to the end of its chunk.
     #[inline]
     fn room(self, address: usize) -> usize {
-        let chunk = 1 << self.chunk_shift;
-        chunk - (address & (chunk - 1))
+        (address | self.mask) + 1 - address
     }
 
     /// Returns the number of bytes from an address to the end of its chunk.
@@ -128,7 +130,7 @@ impl Area {
         let queue_shift = chunk_shift + frames.trailing_zeros();
         let homes = Homes { queue_shift, threads: homes.into() };
         let slots = multi_buffer.then(|| Slots::new(count.get() as usize));
-        let area = Self { umem, base, bounds: Bounds { len, chunk_shift }, homes, slots };
+        let area = Self { umem, base, bounds: Bounds { len, mask: chunk as usize - 1 }, homes, slots };
         Ok((area, pools))
     }
 
@@ -156,9 +158,18 @@ impl Area {
         unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), len) }
     }
 
+    /// Describes a packet that arrived in one chunk, with the headroom that the XDP program has
+    /// reserved.
+    #[inline]
+    pub(crate) fn received(&self, descriptor: Descriptor, interface: InterfaceId) -> Received<Frame> {
+        let mark = self.chunk(&mut Frame(descriptor)).first().copied().unwrap_or(0);
+        let start = head_room_bytes(mark).into();
+        Received { frame: Frame(descriptor), interface, start, end: descriptor.len() }
+    }
+
     /// Returns the slot of the frame's chunk. Returns `None` if the area has no slots.
     pub(crate) fn slot<'a>(&'a self, frame: &'a mut Frame) -> Option<&'a mut Slot> {
-        let chunk = frame.0.addr() >> self.bounds.chunk_shift;
+        let chunk = frame.0.addr() >> self.bounds.mask.count_ones();
         self.slots.as_ref().map(|slots| slots.of(frame, chunk))
     }
 
@@ -195,8 +206,18 @@ impl Area {
     /// chunk.
     #[inline]
     pub(crate) fn set_len(&self, frame: &mut Frame, len: usize) {
-        let room = self.bounds.room_inside(frame.0.addr());
+        let room = self.room(frame);
         frame.0.set_len(u32::try_from(len.min(room)).unwrap_or(u32::MAX));
+    }
+
+    /// Returns the descriptor of the bytes `bounds` of a frame, which must not exceed its chunk.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "a chunk has at most 4,096 bytes")]
+    pub(crate) fn part(&self, frame: &Frame, bounds: Range<usize>) -> Descriptor {
+        debug_assert!(bounds.end <= self.room(frame), "bounds outside of the chunk");
+        let mut descriptor = Descriptor::at(frame.0.offset() + bounds.start as u64);
+        descriptor.set_len((bounds.end - bounds.start) as u32);
+        descriptor
     }
 
     /// Returns the thread to whose pool the frame belongs.
@@ -253,17 +274,17 @@ mod tests {
     #[test]
     #[should_panic(expected = "descriptor outside of the packet memory")]
     fn bounds_refuse_the_highest_address() {
-        Bounds { len: 4 * 2_048, chunk_shift: 11 }.room_inside(usize::MAX);
+        Bounds { len: 4 * 2_048, mask: 2_047 }.room_inside(usize::MAX);
     }
 
     // Promise: parser-safety
     #[test]
     fn bounds_room_ends_with_the_chunk() {
-        for chunk_shift in [11, 12] {
-            let (chunk, bounds) = (1 << chunk_shift, Bounds { len: 3 << chunk_shift, chunk_shift });
+        for chunk in [2_048, 4_096] {
+            let bounds = Bounds { len: 3 * chunk, mask: chunk - 1 };
             for address in 0..bounds.len {
                 let room = bounds.room_inside(address);
-                assert!(room > 0 && (address + room) % chunk == 0 && room <= chunk);
+                assert!(room > 0 && (address + room).is_multiple_of(chunk) && room <= chunk);
             }
             for address in [bounds.len, bounds.len + 1, usize::MAX / 2, usize::MAX - chunk] {
                 assert!(std::panic::catch_unwind(|| bounds.room_inside(address)).is_err(), "{address:#x}");

@@ -5,13 +5,20 @@
 //! Invariant: The fields `receiving` and `sending` count the frames that the kernel currently
 //! holds. The kernel returns each of these frames exactly once.
 
+#[cfg(test)]
+mod tests;
+
 use std::num::NonZeroU16;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use arrayvec::ArrayVec;
-use engine::{Device, InKernel, Received, TxOwner};
+use engine::{Device, InKernel, MAX_BATCH, Received, TxOwner};
 use forwarder::{InterfaceId, ThreadId};
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, send};
 use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, QueueSize, SocketConfig};
 use xsk_rs::socket::XdpStatistics;
 use xsk_rs::{CompQueue, FillQueue, RxQueue, Socket, TxQueue};
@@ -26,7 +33,6 @@ use crate::ring::{Consumer, Producer};
 use crate::sockets::{SocketCounters, SocketMode, Sockets};
 use crate::steer::head_room_bytes;
 use crate::umem::{Area, RING};
-
 /// A queue with its socket and its four rings.
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -42,6 +48,7 @@ pub(crate) struct Queue {
     queued: usize,
     receiving: usize,
     sending: usize,
+    wakeup: Wakeup,
     received: u64,
     sent: u64,
     gathering: Gathering,
@@ -61,12 +68,23 @@ enum BusyPoll {
     On,
 }
 
-/// The socket handles from the crate xsk-rs.
+/// The way in which a queue makes the kernel send frames.
+#[derive(Debug)]
+enum Wakeup {
+    /// The system call itself sends frames, at most 32 in copy mode. The call is repeated until the
+    /// kernel has taken all frames.
+    Repeated,
+    /// The system call makes the driver run soon, and the driver takes all frames. The value is
+    /// `true` if the driver has been called since the last frame was submitted.
+    Once(bool),
+}
+
+/// A socket with the handles that keep it open and its rings mapped.
 #[derive(Debug)]
 struct Handles {
-    rx: RxQueue,
-    tx: TxQueue,
-    _rings: (FillQueue, CompQueue),
+    fd: RawFd,
+    /// The handles from the crate xsk-rs. Tests simulate the kernel and have no such handles.
+    kept: Option<(RxQueue, TxQueue, FillQueue, CompQueue)>,
 }
 
 /// The AF_XDP sockets of one thread.
@@ -139,23 +157,32 @@ impl Queue {
         // the configuration inhibits loading.
         let bound = unsafe { Socket::new(config, &area.umem, &device, place.queue) };
         let (tx, rx, rings) = bound.map_err(|error| place.refusal(&error, force_copy, area.has_slots()))?;
-        let kept = rings.ok_or_else(|| refused("this process already has a socket on the queue"))?;
-        let socket = Handles { rx, tx, _rings: kept };
+        let (fill, completion) =
+            rings.ok_or_else(|| refused("this process already has a socket on the queue"))?;
+        let socket = Handles { fd: rx.fd().as_raw_fd(), kept: Some((rx, tx, fill, completion)) };
         // A child process must not inherit the descriptor. Otherwise the queue would stay in use
         // until the child ends.
         //
         // SAFETY: the descriptor stays open as long as `socket` lives, which is longer than this
         // statement.
-        let fd = unsafe { BorrowedFd::borrow_raw(socket.fd()) };
+        let fd = unsafe { BorrowedFd::borrow_raw(socket.fd) };
         fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map_err(|error| refused(&error.to_string()))?;
         // SAFETY: the configurations of the socket and of the UMEM give each ring `RING` slots. The
         // rings stay mapped as long as `socket` lives, and `socket` is stored together with them.
         // The handles in `socket` do not access the rings.
-        let rings = unsafe { Rings::of(socket.fd(), RING) };
+        let rings = unsafe { Rings::of(socket.fd, RING) };
         let rings =
             rings.map_err(|error| refused(&format!("the rings of the socket were not found ({error})")))?;
-        Ok(Self {
-            interface: place.interface,
+        let mut queue = Self::new(place.interface, rings, socket);
+        if matches!(queue.mode(), Ok(SocketMode::ZeroCopy)) {
+            queue.wakeup = Wakeup::Once(false);
+        }
+        Ok(queue)
+    }
+
+    fn new(interface: InterfaceId, rings: Rings, socket: Handles) -> Self {
+        Self {
+            interface,
             rx: Consumer::new(rings.rx),
             tx: Producer::new(rings.tx),
             fill: Producer::new(rings.fill),
@@ -164,11 +191,12 @@ impl Queue {
             queued: 0,
             receiving: 0,
             sending: 0,
+            wakeup: Wakeup::Repeated,
             received: 0,
             sent: 0,
             gathering: Gathering::default(),
             busy_poll: BusyPoll::Off,
-        })
+        }
     }
 
     /// Enables busy polling: system calls of the thread run the driver, with at most `budget`
@@ -179,6 +207,8 @@ impl Queue {
         let socket = unsafe { BorrowedFd::borrow_raw(self.fd()) };
         busy_poll::prefer(socket, budget)?;
         self.busy_poll = BusyPoll::Wanted(interface.into());
+        // The driver runs only in system calls, and each call sends a limited number of frames.
+        self.wakeup = Wakeup::Repeated;
         Ok(())
     }
 
@@ -232,7 +262,7 @@ impl Queue {
     /// `poll`.
     #[must_use]
     pub(crate) fn fd(&self) -> RawFd {
-        self.socket.fd()
+        self.socket.fd
     }
 
     /// Takes up to `most` frames from the receive ring.
@@ -243,29 +273,38 @@ impl Queue {
         batch: &mut Vec<Received<Frame>>,
         returned: &mut Vec<Frame>,
     ) {
-        let before = batch.len();
-        let Self { rx, gathering, interface, .. } = self;
+        let Self { rx, gathering, interface, received, .. } = self;
+        let interface = *interface;
         // Each descriptor belongs to this UMEM and becomes the only `Frame` of its chunk.
-        self.receiving -= rx.take(most, |descriptor| {
+        if !area.has_slots() {
+            let count = rx.take(most, batch, move |descriptor| area.received(descriptor, interface));
+            self.receiving -= count;
+            *received += count as u64;
+            return;
+        }
+        let mut parts = ArrayVec::<Descriptor, MAX_BATCH>::new();
+        self.receiving -= rx.take(most.min(MAX_BATCH), &mut parts, |descriptor| descriptor);
+        for descriptor in parts {
             let (mut frame, mut end) = (Frame(descriptor), descriptor.len());
             if frame.is_long() || gathering.has_begun() {
-                let Some(gathered) = area.gather(gathering, frame, end, returned) else { return };
+                let Some(gathered) = area.gather(gathering, frame, end, returned) else { continue };
                 (frame, end) = gathered;
             }
             let mark = area.bytes(&mut frame).first().copied().unwrap_or(0);
-            let start = usize::from(head_room_bytes(mark));
-            batch.push(Received { frame, interface: *interface, start, end });
-        });
-        self.received += (batch.len() - before) as u64;
+            batch.push(Received { frame, interface, start: head_room_bytes(mark).into(), end });
+            *received += 1;
+        }
     }
 
-    /// Puts one descriptor of a frame into the transmit ring, which must have a free slot. From
-    /// then on, the frame belongs to the kernel.
+    /// Puts the descriptors of one frame into the transmit ring, which must have enough free slots.
+    /// From then on, the frame belongs to the kernel.
     #[inline]
-    fn queue(&mut self, segment: Descriptor) {
-        self.tx.put(segment);
-        self.queued += 1;
-        self.sent += u64::from(!segment.is_followed());
+    fn queue(&mut self, segments: impl ExactSizeIterator<Item = Descriptor>) {
+        let wanted = segments.len();
+        let count = self.tx.put(segments);
+        debug_assert_eq!(count, wanted, "the caller must check for free slots");
+        self.queued += count;
+        self.sent += 1;
     }
 
     /// Makes the queued descriptors visible to the kernel.
@@ -273,34 +312,59 @@ impl Queue {
         if self.queued > 0 {
             self.tx.submit();
             self.sending += std::mem::take(&mut self.queued);
+            self.wake_again();
         }
     }
 
-    /// Repeats the transmit system call as long as the kernel makes progress. In copy mode, one
-    /// call sends at most 32 packets.
+    /// Makes the next call to `flush` wake the kernel, even if the kernel was already woken for all
+    /// frames.
+    fn wake_again(&mut self) {
+        if let Wakeup::Once(done) = &mut self.wakeup {
+            *done = false;
+        }
+    }
+
+    /// Returns `true` if the transmit ring has frames, and the kernel will take them only after a
+    /// system call.
+    fn must_wake(&mut self) -> bool {
+        let is_woken = matches!(self.wakeup, Wakeup::Once(true));
+        self.sending > 0 && !is_woken && self.tx.needs_wakeup() && self.has_unsent()
+    }
+
+    /// Returns `true` if the kernel has not yet taken all frames from the transmit ring.
+    fn has_unsent(&mut self) -> bool {
+        self.tx.free_now() < RING as usize
+    }
+
+    /// Wakes the kernel if frames wait in the transmit ring. In copy mode, repeats the system call as
+    /// long as the kernel makes progress.
     fn flush(&mut self) {
         self.submit();
-        let mut free_before = self.tx.free_now();
-        while self.tx.needs_wakeup() {
-            if let Err(error) = self.socket.tx.wakeup() {
-                tracing::debug!(%error, "transmit wakeup failed");
-                return;
-            }
+        let mut free_before = RING as usize;
+        while self.must_wake() {
             let free = self.tx.free_now();
-            if free == RING as usize || free == free_before {
+            if free == free_before {
                 return;
             }
             free_before = free;
+            match self.socket.wake_to_send() {
+                Ok(is_accepted) => {
+                    if let Wakeup::Once(done) = &mut self.wakeup {
+                        *done = is_accepted;
+                        return;
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "transmit wakeup failed");
+                    return;
+                }
+            }
         }
-    }
-
-    fn is_unsent(&mut self) -> bool {
-        self.sending > 0 && self.tx.needs_wakeup() && self.tx.free_now() < RING as usize
     }
 
     fn reap(&mut self, free: &mut Vec<Frame>) {
         // Each address belongs to this UMEM and becomes the only `Frame` of its chunk.
-        self.sending -= self.completion.take(RING as usize, |addr| free.push(Frame(Descriptor::at(addr))));
+        self.sending -= self.completion.take(RING as usize, free, |addr| Frame(Descriptor::at(addr)));
     }
 
     /// Passes up to `most` free frames to the kernel for receiving.
@@ -311,14 +375,21 @@ impl Queue {
             return;
         }
         let from = free.len() - count;
-        for frame in free.drain(from..) {
-            let frame = if frame.is_long() { area.shorten(frame, returned) } else { frame };
-            self.fill.put(frame.0.offset());
+        if area.has_slots() {
+            for frame in free.iter_mut().skip(from).filter(|frame| frame.is_long()) {
+                area.shorten_in_place(frame, returned);
+            }
         }
+        self.receiving += self.fill.put(free.drain(from..).map(|frame| frame.0.offset()));
         self.fill.submit();
-        self.receiving += count;
-        if self.fill.needs_wakeup()
-            && let Err(error) = self.socket.rx.poll(0)
+        self.wake_receiver();
+    }
+
+    /// Wakes the kernel if it has stopped receiving because it found the fill ring empty.
+    fn wake_receiver(&mut self) {
+        if self.receiving > 0
+            && self.fill.needs_wakeup()
+            && let Err(error) = self.socket.wake_to_receive()
         {
             tracing::debug!(%error, "receive wakeup failed");
         }
@@ -326,8 +397,29 @@ impl Queue {
 }
 
 impl Handles {
-    fn fd(&self) -> RawFd {
-        self.rx.fd().as_raw_fd()
+    /// Makes the kernel take frames from the transmit ring. Returns `false` if the kernel has no
+    /// resources for some frames, or if the interface is down.
+    fn wake_to_send(&self) -> nix::Result<bool> {
+        match send(self.fd, &[], MsgFlags::MSG_DONTWAIT) {
+            Ok(_) => Ok(true),
+            Err(Errno::EAGAIN | Errno::EBUSY | Errno::ENOBUFS | Errno::ENETDOWN) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes the kernel take frames from the fill ring.
+    fn wake_to_receive(&self) -> nix::Result<()> {
+        // SAFETY: the descriptor stays open as long as `self` lives, which is longer than this
+        // borrow.
+        let socket = unsafe { BorrowedFd::borrow_raw(self.fd) };
+        poll(&mut [PollFd::new(socket, PollFlags::POLLIN)], PollTimeout::ZERO).map(drop)
+    }
+
+    fn statistics(&self) -> std::io::Result<XdpStatistics> {
+        match &self.kept {
+            Some((rx, ..)) => rx.fd().xdp_statistics(),
+            None => Err(std::io::ErrorKind::Unsupported.into()),
+        }
     }
 }
 
@@ -414,12 +506,31 @@ impl Device for XskDevice {
         }
         if frame.is_long() {
             let segments = self.area.spread(frame, len, &mut self.spare, &mut self.returned)?;
-            segments.into_iter().for_each(|segment| queue.queue(segment));
+            queue.queue(segments.into_iter());
             return Ok(());
         }
         self.area.set_len(&mut frame, len);
-        queue.queue(frame.0);
+        queue.queue(std::iter::once(frame.0));
         Ok(())
+    }
+
+    #[inline]
+    fn send_all(
+        &mut self,
+        interface: InterfaceId,
+        frames: &mut impl ExactSizeIterator<Item = (Frame, Range<usize>)>,
+    ) -> usize {
+        let Some(TxPath::Own(place)) = self.tx_paths.get(usize::from(interface.0)) else { return 0 };
+        let Some(queue) = self.queues.get_mut(*place) else { return 0 };
+        // A long packet needs several slots of the ring.
+        if self.area.has_slots() {
+            return 0;
+        }
+        let area = &self.area;
+        let count = queue.tx.put(frames.map(|(frame, bounds)| area.part(&frame, bounds)));
+        queue.queued += count;
+        queue.sent += count as u64;
+        count
     }
 
     fn flush(&mut self) {
@@ -427,7 +538,7 @@ impl Device for XskDevice {
     }
 
     fn is_unsent(&mut self) -> bool {
-        self.queues.iter_mut().any(Queue::is_unsent)
+        self.queues.iter_mut().any(Queue::must_wake)
     }
 
     fn reap(&mut self, free: &mut Vec<Frame>) {
@@ -470,8 +581,18 @@ impl Sockets for XskDevice {
         polling.for_each(|queue| run_driver(queue.fd()));
     }
 
+    fn wake_again(&mut self) {
+        self.queues.iter_mut().for_each(Queue::wake_again);
+    }
+
+    fn wake_receivers(&mut self) {
+        self.queues.iter_mut().for_each(Queue::wake_receiver);
+    }
+
     fn is_sending(&mut self) -> bool {
-        self.in_kernel().sending > 0
+        // Frames that were sent are needed soon only if few others are left for receiving.
+        let is_short = self.is_short_of_frames();
+        self.queues.iter_mut().any(|queue| queue.sending > 0 && (is_short || queue.has_unsent()))
     }
 
     fn is_short_of_frames(&self) -> bool {
@@ -481,7 +602,7 @@ impl Sockets for XskDevice {
 
     fn copy_statistics(&mut self, to: &SocketCounters) -> std::io::Result<()> {
         self.queues.iter_mut().for_each(Queue::find_driver);
-        let each = self.queues.iter().map(|queue| queue.socket.rx.fd().xdp_statistics());
+        let each = self.queues.iter().map(|queue| queue.socket.statistics());
         let each = each.collect::<std::io::Result<ArrayVec<XdpStatistics, MAX_INTERFACES>>>()?;
         let sum = |count: fn(&XdpStatistics) -> u64| each.iter().map(count).sum::<u64>();
         let too_long = self.queues.iter().map(|queue| queue.gathering.too_long).sum::<u64>();

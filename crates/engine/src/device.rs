@@ -2,6 +2,8 @@
 //! in-memory queues implement this trait. Frames are move-only and return to a device only through
 //! the methods of [`Device`], so the engine can account for every frame.
 
+use std::ops::Range;
+
 use forwarder::{InterfaceId, ThreadId};
 
 /// A received frame.
@@ -69,6 +71,18 @@ pub trait Device {
     /// Returns the frame if the ring is full, or if this thread has no transmit ring on the
     /// interface.
     fn send(&mut self, frame: Self::Frame, len: usize, interface: InterfaceId) -> Result<(), Self::Frame>;
+
+    /// Queues frames for sending on an interface, each with the bounds of the packet in its buffer.
+    /// Takes as many frames as it queues, from the front, and returns their number. The caller sends
+    /// all others with [`Self::send`]. By default, the method takes no frames.
+    #[inline]
+    fn send_all(
+        &mut self,
+        _interface: InterfaceId,
+        _frames: &mut impl ExactSizeIterator<Item = (Self::Frame, Range<usize>)>,
+    ) -> usize {
+        0
+    }
 
     /// Notifies the kernel that frames are queued.
     fn flush(&mut self);

@@ -54,21 +54,35 @@ impl Census {
 pub struct Engine<D: Device, F: Forward> {
     forward: F,
     port: Port<D>,
-    batch: Vec<Arrival<D::Frame>>,
+    /// The frames of a batch. Frames from other threads precede frames from the device.
+    batch: Vec<Received<D::Frame>>,
+    /// The origins of the frames that came from other threads.
+    origins: Vec<Origin>,
     /// Frames that another thread processed and that this thread must send.
     outbound: Vec<(Received<D::Frame>, bool)>,
-    arrived: Vec<Received<D::Frame>>,
     verdicts: Box<[Verdict]>,
     /// The maximum number of frames per iteration from the mailboxes.
     most_mail: usize,
     most_received: usize,
 }
 
+/// A frame that the forwarder holds.
 #[derive(Debug)]
 struct Arrival<F> {
     received: Received<F>,
     origin: Origin,
 }
+
+/// The bounds and the interface of a packet after the verdict.
+#[derive(Clone, Copy, Debug)]
+struct Outcome {
+    start: usize,
+    end: usize,
+    interface: InterfaceId,
+}
+
+/// The outcomes of a batch.
+type Outcomes = ArrayVec<Outcome, MAX_BATCH>;
 
 /// The state of the engine except the forwarder. This state is separate from the forwarder, so that
 /// `Forward::poll` can borrow this state.
@@ -82,6 +96,8 @@ struct Port<D: Device> {
     holding: usize,
     counters: Arc<ThreadCounters>,
     queued: usize,
+    /// `true` if frames of other threads may be in the transmit ring of the device.
+    borrows: bool,
     notify: Notify,
     /// The round-robin state for software steering. Only I/O threads have this state.
     steering: Option<Turns>,
@@ -144,16 +160,17 @@ impl<D: Device, F: Forward> Engine<D, F> {
             holding: 0,
             counters,
             queued: 0,
+            borrows: false,
             notify,
             steering: None,
         };
         let verdicts = vec![Verdict::Tx; max_batch].into_boxed_slice();
-        let (batch, arrived) = (Vec::with_capacity(max_batch), Vec::with_capacity(max_batch));
+        let (batch, origins) = (Vec::with_capacity(max_batch), Vec::with_capacity(max_batch));
         let outbound = Vec::with_capacity(max_batch);
         // The mailboxes can use up to half of a batch, so that neither the mailboxes nor the device
         // are starved.
         let (most_mail, most_received) = (max_batch.div_ceil(2), max_batch);
-        Self { forward, port, batch, outbound, arrived, verdicts, most_mail, most_received }
+        Self { forward, port, batch, origins, outbound, verdicts, most_mail, most_received }
     }
 
     /// Configures the engine for a packet thread without a device queue. The thread then receives
@@ -217,10 +234,23 @@ impl<D: Device, F: Forward> Engine<D, F> {
         self.forward.next_due()
     }
 
+    /// Returns `true` if the device is sending, and some of the frames may belong to other threads.
+    /// The other threads get these frames back only in a later iteration of this thread.
+    #[must_use]
+    pub fn is_sending_for_others(&self) -> bool {
+        self.port.borrows && self.port.device.in_kernel().sending > 0
+    }
+
     /// Returns the list of threads to which this thread has handed over frames. The caller must
     /// wake these threads.
     pub fn notify(&mut self) -> &mut Notify {
         &mut self.port.notify
+    }
+
+    /// Returns the device.
+    #[must_use]
+    pub fn device(&self) -> &D {
+        &self.port.device
     }
 
     /// Returns the device, for use by the loop that runs the engine.
@@ -258,29 +288,27 @@ impl<D: Device, F: Forward> Engine<D, F> {
     /// Collects a batch, first from the mailboxes and then from the device.
     fn gather(&mut self) {
         let limit = self.verdicts.len();
-        let Self { port, batch, outbound, arrived, most_mail, most_received, .. } = self;
-        let Port { mailboxes, free, device, counters, .. } = port;
+        let Self { port, batch, origins, outbound, most_mail, most_received, .. } = self;
+        let Port { mailboxes, free, device, counters, borrows, .. } = port;
         mailboxes.take(*most_mail, |from, Crossing { frame, purpose }| match purpose {
             Purpose::Home => free.push(frame),
             Purpose::Process { reason, interface, start, end } => {
                 counters.from_threads.add(1);
-                let received = Received { frame, interface, start, end };
-                batch.push(Arrival { received, origin: Origin::Thread(from, reason) });
+                batch.push(Received { frame, interface, start, end });
+                origins.push(Origin::Thread(from, reason));
             }
             Purpose::Steered { interface, start, end } => {
                 counters.from_threads.add(1);
-                let received = Received { frame, interface, start, end };
-                batch.push(Arrival { received, origin: Origin::Wire });
+                batch.push(Received { frame, interface, start, end });
+                origins.push(Origin::Wire);
             }
             Purpose::Send { interface, end, is_reply } => {
                 counters.from_threads.add(1);
                 outbound.push((Received { frame, interface, start: 0, end }, is_reply));
             }
         });
-        device.receive(arrived, (limit - batch.len()).min(*most_received));
-        counters.rx.add(arrived.len() as u64);
-        counters.rx_bytes.add(arrived.iter().map(|r| (r.end - r.start) as u64).sum());
-        batch.extend(arrived.drain(..).map(|received| Arrival { received, origin: Origin::Wire }));
+        *borrows |= !origins.is_empty() || !outbound.is_empty();
+        device.receive(batch, (limit - batch.len()).min(*most_received));
     }
 
     /// Sends the frames that other threads processed, and returns the number of these frames.
@@ -294,27 +322,72 @@ impl<D: Device, F: Forward> Engine<D, F> {
         count
     }
 
+    /// Processes the batch. Consecutive frames that leave by the same interface are sent together.
     fn process(&mut self, now: Now) {
-        let Self { forward, port, batch, verdicts, .. } = self;
-        let verdicts = &mut verdicts[..batch.len()];
-        let mut bounds = ArrayVec::<(usize, usize, InterfaceId), MAX_BATCH>::new();
-        {
-            let mut packets = ArrayVec::<Packet<'_>, MAX_BATCH>::new();
-            for Arrival { received, origin } in batch.iter_mut() {
-                let Received { frame, interface, start, end } = received;
-                packets.push(Packet::new(port.device.bytes(frame), *start, *end, *origin).on(*interface));
+        let mut outcomes = Outcomes::new();
+        self.decide(now, &mut outcomes);
+        let Self { forward, port, batch, origins, verdicts, .. } = self;
+        let mut frames = batch.drain(..);
+        let mut place = 0;
+        while place < outcomes.len() {
+            let (verdicts, outcomes) = (&verdicts[place..], &outcomes[place..]);
+            let alike = sent_alike(verdicts, outcomes);
+            let sent = port.leave_all(&outcomes[..alike], &mut frames);
+            // The remaining frames of the run do not fit into the transmit ring, or belong to the
+            // ring of another thread. A frame with another verdict is handled alone.
+            let end = alike.max(1);
+            for at in sent..end {
+                let (Some(mut received), outcome) = (frames.next(), outcomes[at]) else { break };
+                (received.start, received.end, received.interface) =
+                    (outcome.start, outcome.end, outcome.interface);
+                let origin = origins.get(place + at).copied().unwrap_or(Origin::Wire);
+                if let Err(reason) = port.carry_out(verdicts[at], Arrival { received, origin }) {
+                    forward.failed(reason);
+                }
             }
-            forward.process(now, &mut packets, verdicts);
-            bounds.extend(packets.iter().map(|packet| (packet.start(), packet.end(), packet.interface())));
+            place += end;
         }
-        for ((mut arrival, verdict), bounds) in batch.drain(..).zip(verdicts.iter()).zip(bounds) {
-            let received = &mut arrival.received;
-            (received.start, received.end, received.interface) = bounds;
-            if let Err(reason) = port.carry_out(*verdict, arrival) {
-                forward.failed(reason);
-            }
-        }
+        origins.clear();
     }
+
+    /// Passes the packets of the batch to the forwarder, which writes the verdicts.
+    fn decide(&mut self, now: Now, outcomes: &mut Outcomes) {
+        let Self { forward, port, batch, origins, verdicts, .. } = self;
+        let (device, mut bytes) = (&port.device, 0);
+        let verdicts = &mut verdicts[..batch.len()];
+        let (mail, wire) = batch.split_at_mut(origins.len());
+        port.counters.rx.add(wire.len() as u64);
+        let mut packets = ArrayVec::<Packet<'_>, MAX_BATCH>::new();
+        packets
+            .extend(mail.iter_mut().zip(origins).map(|(received, origin)| packet(device, received, *origin)));
+        packets.extend(wire.iter_mut().map(|received| {
+            bytes += (received.end - received.start) as u64;
+            packet(device, received, Origin::Wire)
+        }));
+        port.counters.rx_bytes.add(bytes);
+        forward.process(now, &mut packets, verdicts);
+        outcomes.extend(packets.iter().map(|packet| Outcome {
+            start: packet.start(),
+            end: packet.end(),
+            interface: packet.interface(),
+        }));
+    }
+}
+
+#[inline]
+fn packet<'a, D: Device>(device: &'a D, received: &'a mut Received<D::Frame>, origin: Origin) -> Packet<'a> {
+    let Received { frame, interface, start, end } = received;
+    Packet::new(device.bytes(frame), *start, *end, origin).on(*interface)
+}
+
+/// Returns the number of packets at the front of a batch that are sent by the same interface.
+#[inline]
+fn sent_alike(verdicts: &[Verdict], outcomes: &[Outcome]) -> usize {
+    let Some(first) = outcomes.first() else { return 0 };
+    let is_alike = |(verdict, outcome): &(&Verdict, &Outcome)| {
+        matches!(verdict, Verdict::Tx) && outcome.interface == first.interface
+    };
+    verdicts.iter().zip(outcomes).take_while(is_alike).count()
 }
 
 #[derive(PartialEq, Eq)]
@@ -360,6 +433,29 @@ impl<D: Device> Port<D> {
             self.counters.tx_bytes.add(end as u64);
         }
         Ok(())
+    }
+
+    /// Sends frames that leave by the same interface, one for each outcome. Returns the number of
+    /// frames that were taken from `frames` and sent.
+    #[inline]
+    fn leave_all(
+        &mut self,
+        outcomes: &[Outcome],
+        frames: &mut impl ExactSizeIterator<Item = Received<D::Frame>>,
+    ) -> usize {
+        let Some(Outcome { interface, .. }) = outcomes.first() else { return 0 };
+        let mut bytes = 0;
+        // The outcomes end first, so that no frame behind the run is taken.
+        let mut run = outcomes.iter().zip(frames).map(|(outcome, received)| {
+            debug_assert_eq!(outcome.start, 0, "a frame to send must start at the front of its buffer");
+            bytes += (outcome.end - outcome.start) as u64;
+            (received.frame, outcome.start..outcome.end)
+        });
+        let sent = self.device.send_all(*interface, &mut run);
+        self.queued += sent;
+        self.counters.tx.add(sent as u64);
+        self.counters.tx_bytes.add(bytes);
+        sent
     }
 
     /// Handles a frame that the device refused to send because the transmit ring is full or belongs
@@ -507,6 +603,7 @@ impl<D: Device> Port<D> {
             }
         }
         self.send_home();
+        self.borrows &= self.holding + self.strays.len() + self.device.in_kernel().sending > 0;
     }
 
     fn send_home(&mut self) {

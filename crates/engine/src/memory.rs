@@ -4,6 +4,7 @@
 //! the transmit ring.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use forwarder::{InterfaceId, ThreadId};
 
@@ -122,6 +123,21 @@ impl Device for MemoryDevice {
         }
         self.transmit.push_back((frame, len, interface));
         Ok(())
+    }
+
+    #[inline]
+    fn send_all(
+        &mut self,
+        interface: InterfaceId,
+        frames: &mut impl ExactSizeIterator<Item = (MemoryFrame, Range<usize>)>,
+    ) -> usize {
+        if self.tx_owner(interface) != TxOwner::Own {
+            return 0;
+        }
+        let before = self.transmit.len();
+        let room = self.ring - (before + self.completion.len()).min(self.ring);
+        self.transmit.extend(frames.take(room).map(|(frame, bounds)| (frame, bounds.end, interface)));
+        self.transmit.len() - before
     }
 
     fn flush(&mut self) {}

@@ -174,6 +174,7 @@ impl DataPlane {
             through: signals.through,
             leave,
             idle_since: None,
+            busy_since: None,
             next_statistics: self.origin,
         };
         let name = match name {

@@ -43,19 +43,18 @@ impl ConsumerIndex {
         self.end.wrapping_sub(self.next)
     }
 
-    /// Returns the slot number of the next slot. Call this method at most once for each available
-    /// slot.
+    /// Returns the slots that can be read.
     #[inline]
-    pub(crate) fn advance(&mut self) -> u32 {
-        debug_assert_ne!(self.next, self.end, "no slot to take");
-        let place = self.next & self.mask;
-        self.next = self.next.wrapping_add(1);
-        place
+    pub(crate) fn places(&self) -> Places {
+        Places { first: self.next, end: self.end, mask: self.mask }
     }
 
-    /// Stores the read index. The kernel can then reuse all slots that were read.
+    /// Passes the next `count` slots to the kernel after they were read. The kernel can then reuse
+    /// these slots.
     #[inline]
-    pub(crate) fn release(&self, consumer: &AtomicU32) {
+    pub(crate) fn release(&mut self, count: u32, consumer: &AtomicU32) {
+        debug_assert!(count <= self.end.wrapping_sub(self.next), "too many slots released");
+        self.next = self.next.wrapping_add(count);
         // Release: pairs with the acquire in `xskq_prod_nb_free` of the kernel. The kernel
         // therefore overwrites a slot only after the slot was read.
         consumer.store(self.next, Ordering::Release);
@@ -100,13 +99,17 @@ impl ProducerIndex {
         self.end.wrapping_sub(self.next)
     }
 
-    /// Returns the slot number of the next slot. Call this method at most once for each free slot.
+    /// Returns the free slots.
     #[inline]
-    pub(crate) fn advance(&mut self) -> u32 {
-        debug_assert_ne!(self.next, self.end, "no slot to fill");
-        let place = self.next & self.mask;
-        self.next = self.next.wrapping_add(1);
-        place
+    pub(crate) fn places(&self) -> Places {
+        Places { first: self.next, end: self.end, mask: self.mask }
+    }
+
+    /// Records that the next `count` slots are filled.
+    #[inline]
+    pub(crate) fn advance(&mut self, count: u32) {
+        debug_assert!(count <= self.end.wrapping_sub(self.next), "too many slots filled");
+        self.next = self.next.wrapping_add(count);
     }
 
     /// Passes the filled slots to the kernel.
@@ -115,6 +118,24 @@ impl ProducerIndex {
         // Release: pairs with the acquire in `__xskq_cons_peek` of the kernel. The kernel therefore
         // sees the data that was written into the slots.
         producer.store(self.next, Ordering::Release);
+    }
+}
+
+/// The slots that this process owns. The type is a copy of the indices, so that a loop over the slots
+/// keeps them in registers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    first: u32,
+    end: u32,
+    mask: u32,
+}
+
+impl Places {
+    /// Returns the slot number of the slot that is `ahead` slots after the first slot.
+    #[inline]
+    pub(crate) fn at(self, ahead: u32) -> u32 {
+        debug_assert!(ahead < self.end.wrapping_sub(self.first), "the kernel owns the slot");
+        self.first.wrapping_add(ahead) & self.mask
     }
 }
 
@@ -206,8 +227,8 @@ mod tests {
                     loom::thread::yield_now();
                     continue;
                 }
-                taken.extend((0..count).map(|_| take(&ring.slots[index.advance() as usize])));
-                index.release(&ring.consumer);
+                taken.extend((0..count).map(|ahead| take(&ring.slots[index.places().at(ahead) as usize])));
+                index.release(count, &ring.consumer);
             }
             assert_eq!(taken, VALUES);
             kernel.join().unwrap();
@@ -229,9 +250,10 @@ mod tests {
                     continue;
                 }
                 let (now, later) = left.split_at(count);
-                for value in now {
-                    put(&ring.slots[index.advance() as usize], *value);
+                for (ahead, value) in (0..).zip(now) {
+                    put(&ring.slots[index.places().at(ahead) as usize], *value);
                 }
+                index.advance(u32::try_from(count).unwrap());
                 index.submit(&ring.producer);
                 left = later;
             }
