@@ -47,7 +47,7 @@ static __always_inline __u32 whose_packet(struct __sk_buff *skb)
 {
 	struct link_headers link = {};
 	struct network_headers headers = {};
-	__u32 *value = NULL, before;
+	__u32 before;
 	struct network net;
 	bound end = { &link, copy_headers(skb, 0, &link, sizeof(link)) };
 
@@ -58,7 +58,7 @@ static __always_inline __u32 whose_packet(struct __sk_buff *skb)
 	before = sizeof(struct ethhdr) + net.tags * sizeof(struct tag);
 	end = (bound){ &headers, copy_headers(skb, before, &headers, sizeof(headers)) };
 	net.header = &headers;
-	return whose(&link.eth, &net, end, &value);
+	return whose(&link.eth, &net, end);
 }
 
 SEC("socket")
