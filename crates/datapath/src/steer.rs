@@ -18,6 +18,7 @@ mod tests;
 mod tunnel_endpoints;
 
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use aya::maps::{MapData, PerCpuArray, XskMap};
@@ -170,7 +171,11 @@ impl Steer {
     /// [`AttachError`], for example if the kernel is too old.
     pub fn attach_ingress(interface: &str, max_vips: u32) -> Result<Self, SteerError> {
         let interface = Interface::read(interface).map_err(AttachError::from)?;
-        let mut ebpf = load(EbpfLoader::new(), PACKET_OBJECT, max_vips)?;
+        let mut loader = EbpfLoader::new();
+        // The standard library seeds `RandomState` from system randomness.
+        let classified = RandomState::new().hash_one(0_u8);
+        loader.override_global("classified", &classified, true);
+        let mut ebpf = load(loader, PACKET_OBJECT, max_vips)?;
         let maps = Maps::new(&mut ebpf, max_vips)?;
         ingress::load_socket_filter(&mut ebpf)?;
         let attachment = ingress::attach(&mut ebpf, &interface)?;
