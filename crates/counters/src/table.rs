@@ -108,8 +108,8 @@ groups! {
         /// Packets that this thread processed on the fast path, which reads headers at fixed
         /// offsets and hashes several flows together.
         fast_path: counter "packets" "thread_fast_path_packets_total" [];
-        /// Packets that this thread had to move in memory, because the frame had too little space for
-        /// the outer headers of their backend and for additional VLAN tags.
+        /// Packets that this thread had to move in memory, because the frame had too little space
+        /// for the outer headers of their backend and for additional VLAN tags.
         head_room_mismatch: counter "packets" "thread_head_room_mismatch_packets_total" [];
         /// Flows that moved to another backend because their previous backend was removed, was
         /// down, or was draining when a new connection reused the 5-tuple.

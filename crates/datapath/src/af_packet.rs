@@ -11,7 +11,6 @@
 //! flow hash. Every free frame of this device is either in the list `fill` or in the list
 //! `returned`.
 
-pub(crate) mod mapping;
 mod pool;
 mod ring;
 mod socket;

@@ -260,9 +260,9 @@ impl Steer {
     /// always go to the kernel.
     ///
     /// # Errors
-    /// The filter is unchanged after [`SteerError::TooManyVips`], [`SteerError::TooManyPrefixes`] or
-    /// [`SteerError::TooManyOwn`]. After [`AttachError::Map`], the program uses the old or the new
-    /// filter, and another call completes the change.
+    /// The filter is unchanged after [`SteerError::TooManyVips`], [`SteerError::TooManyPrefixes`]
+    /// or [`SteerError::TooManyOwn`]. After [`AttachError::Map`], the program uses the old or the
+    /// new filter, and another call completes the change.
     ///
     /// # Cost
     /// Writes a table with room for all VIPs, and makes four system calls. One of them waits until

@@ -174,8 +174,8 @@ impl Area {
         Received { frame, interface, start, end: start + descriptor.len() }
     }
 
-    /// Adds the headroom that the kernel leaves free in each chunk to the front of a received frame.
-    /// Returns the size of the headroom.
+    /// Adds the headroom that the kernel leaves free in each chunk to the front of a received
+    /// frame. Returns the size of the headroom.
     #[inline]
     pub(crate) fn open_head_room(&self, frame: &mut Frame) -> usize {
         let head_room = HEAD_ROOM.min(self.bounds.before(frame.0.addr()));

@@ -338,8 +338,8 @@ impl Queue {
         self.tx.free_now() < RING as usize
     }
 
-    /// Wakes the kernel if frames wait in the transmit ring. In copy mode, repeats the system call as
-    /// long as the kernel makes progress.
+    /// Wakes the kernel if frames wait in the transmit ring. In copy mode, repeats the system call
+    /// as long as the kernel makes progress.
     fn flush(&mut self) {
         self.submit();
         let mut free_before = RING as usize;

@@ -29,8 +29,8 @@ pub enum Purpose {
         /// The end offset of the packet.
         end: usize,
     },
-    /// The receiving thread sends the packet in `[start, end)`. The thread that processed the packet
-    /// has no queue on the outgoing interface.
+    /// The receiving thread sends the packet in `[start, end)`. The thread that processed the
+    /// packet has no queue on the outgoing interface.
     Send {
         /// The interface to send from.
         interface: InterfaceId,

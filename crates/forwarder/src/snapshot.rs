@@ -229,8 +229,8 @@ impl Snapshot {
 
     /// Returns the prefixes that XDP redirects in addition to the addresses of [`Self::filter`].
     /// The prefixes are disjoint, and their number is at most
-    /// [`FILTER_PREFIXES`](crate::FILTER_PREFIXES). Aggregated prefixes can cover addresses that are
-    /// not in any prefix group.
+    /// [`FILTER_PREFIXES`](crate::FILTER_PREFIXES). Aggregated prefixes can cover addresses that
+    /// are not in any prefix group.
     #[must_use]
     pub fn filter_prefixes(&self) -> &[Prefix] {
         &self.filter.prefixes

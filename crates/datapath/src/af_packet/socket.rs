@@ -7,8 +7,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use super::mapping::Mapping;
 use super::ring::{RxRing, TxRing};
+use crate::mapping::Mapping;
 
 /// The capacities of the rings and the size of a slot.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
-//! The maps with the addresses and prefixes of the filter. A change writes the side that the program
-//! does not read, and then makes the program read this side. All parts of the filter therefore
-//! change in one step.
+//! The maps with the addresses and prefixes of the filter. A change writes the side that the
+//! program does not read, and then makes the program read this side. All parts of the filter
+//! therefore change in one step.
 //!
 //! Invariant: a side that the program may read is never written. The system call in
 //! [`FilterMaps::settle`] returns only after no program reads the previous side anymore.
@@ -29,8 +29,8 @@ pub(super) struct FilterMaps {
 }
 
 impl FilterMaps {
-    /// Takes the maps of a program from another process. `take` returns each map by its name, in the
-    /// order of [`NAMES`].
+    /// Takes the maps of a program from another process. `take` returns each map by its name, in
+    /// the order of [`NAMES`].
     pub(super) fn handed(
         mut take: impl FnMut(&'static str) -> Result<Map, AttachError>,
         max_vips: u32,
@@ -114,8 +114,8 @@ impl FilterMaps {
     }
 }
 
-/// Returns the number of buckets on each side of the tables of VIPs. During a change, the tables can
-/// contain the VIPs of two filters, so at most half of the slots are used.
+/// Returns the number of buckets on each side of the tables of VIPs. During a change, the tables
+/// can contain the VIPs of two filters, so at most half of the slots are used.
 pub(super) fn buckets(max_vips: u32) -> u32 {
     max_vips.max(LEAST_BUCKETS)
 }

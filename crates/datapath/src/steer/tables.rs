@@ -11,8 +11,8 @@ use std::marker::PhantomData;
 
 use aya::maps::{Map, MapError};
 
-use crate::af_packet::mapping::Mapping;
 use crate::attach::{AttachError, descriptor, in_map};
+use crate::mapping::Mapping;
 
 /// The parameters of one side, with the layout of `struct side` in `bpf/whose.h`.
 #[repr(C)]

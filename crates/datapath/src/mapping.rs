@@ -1,5 +1,5 @@
-//! Memory mappings for the rings of packet sockets, for frames and for BPF maps. Dropping a [`Mapping`] unmaps
-//! the memory. The pages are excluded from core dumps.
+//! Memory mappings for the rings of packet sockets, for frames and for BPF maps. Dropping a
+//! [`Mapping`] unmaps the memory. The pages are excluded from core dumps.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -31,8 +31,8 @@ impl Mapping {
         Self::new(unsafe { mmap_anonymous(null_mut(), len, access, MapFlags::PRIVATE) }, len)
     }
 
-    /// Maps the rings of a packet socket, or the values of a BPF map. The kernel maps the receive ring
-    /// and the transmit ring as one consecutive area.
+    /// Maps the rings of a packet socket, or the values of a BPF map. The kernel maps the receive
+    /// ring and the transmit ring as one consecutive area.
     pub(crate) fn of_descriptor(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the address of the new mapping, so the mapping overlaps no
