@@ -38,8 +38,7 @@ fn af_packet_serves_requests_and_counters_match() {
         let counts = scene.settled();
         assert_eq!((counts.drops(), counts.over_threads(&["replies"])), (vec![], 4));
         assert_eq!(counts.modes(), [("lb0".to_owned(), "af-packet".to_owned())]);
-        // All backends use the same encapsulation. Packets are therefore received with the headroom
-        // that this encapsulation needs, and are not moved in memory.
+        // Packets are received with enough headroom for every encapsulation.
         assert_eq!(counts.over_threads(&["head_room_mismatch"]), 0);
         scene.taken_off(counts.sent());
         let socket = LbConfig::admin_socket(&scene.bed, 0);

@@ -108,8 +108,8 @@ groups! {
         /// Packets that this thread processed on the fast path, which reads headers at fixed
         /// offsets and hashes several flows together.
         fast_path: counter "packets" "thread_fast_path_packets_total" [];
-        /// Packets that this thread had to move in memory, because the outer headers for their
-        /// backend need more or less space than the XDP program reserved.
+        /// Packets that this thread had to move in memory, because the frame had too little space
+        /// for the outer headers of their backend and for additional VLAN tags.
         head_room_mismatch: counter "packets" "thread_head_room_mismatch_packets_total" [];
         /// Flows that moved to another backend because their previous backend was removed, was
         /// down, or was draining when a new connection reused the 5-tuple.
@@ -355,20 +355,8 @@ groups! {
         /// IPv6 neighbor discovery frames that the XDP program passed to the kernel.
         neighbour_discovery: counter "packets" "xdp_passed_neighbour_discovery_packets_total" [];
         /// Frames for a VIP that reached no packet thread, by reason: no_socket (the receive queue
-        /// has no socket; io.no_socket sets whether the frame is dropped or passed to the kernel),
-        /// no_head_room (the frame has no space for the outer headers), or socket_gone (the socket
-        /// was closed during the redirect).
+        /// has no socket; io.no_socket sets whether the frame is dropped or passed to the kernel).
         no_socket: counter "packets" "xdp_lost_packets_total" ["reason" = "no_socket"];
-        /// Frames for a VIP that reached no packet thread, by reason: no_socket (the receive queue
-        /// has no socket; io.no_socket sets whether the frame is dropped or passed to the kernel),
-        /// no_head_room (the frame has no space for the outer headers), or socket_gone (the socket
-        /// was closed during the redirect).
-        no_head_room: counter "packets" "xdp_lost_packets_total" ["reason" = "no_head_room"];
-        /// Frames for a VIP that reached no packet thread, by reason: no_socket (the receive queue
-        /// has no socket; io.no_socket sets whether the frame is dropped or passed to the kernel),
-        /// no_head_room (the frame has no space for the outer headers), or socket_gone (the socket
-        /// was closed during the redirect).
-        socket_gone: counter "packets" "xdp_lost_packets_total" ["reason" = "socket_gone"];
     }
 }
 

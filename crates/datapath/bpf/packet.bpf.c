@@ -1,8 +1,9 @@
 // BPF programs for packet sockets (io.mode = "af-packet"). The socket filter `take` accepts only
 // packets for VIPs. The ingress program `drop` drops the same packets, so that the network stack of
 // the kernel does not handle them. The kernel runs `drop` after the sockets have received the
-// packet. Both programs call `whose` with the same maps, so each packet is handled either by a
-// packet thread or by the kernel.
+// packet. `take` stores its decision in the packet buffer, and `drop` reads it there. If `take` has
+// not run, `drop` makes the same decision with the same maps. Each packet is therefore handled
+// either by a packet thread or by the kernel.
 //
 // Every packet on the interface increments exactly one counter, in `drop`.
 
@@ -12,6 +13,18 @@
 #define ALL_OF_IT 0xffffffff
 #define CONTINUE -1 // TCX_NEXT: later programs and then the kernel handle the packet
 #define DROP 2 // TCX_DROP
+
+// A random number, set when the programs are loaded. The number marks packets that `take` has
+// classified. Other code of the kernel uses the same bytes of the packet buffer for other data.
+const volatile __u32 classified[2] = {};
+
+// The headers of an IPv4 packet without a VLAN tag. The fields are aligned, because the verifier
+// requires this for memory on the stack.
+struct common_headers {
+	__u16 padding;
+	struct ethhdr eth;
+	struct iphdr ip;
+} __attribute__((aligned(8)));
 
 struct link_headers {
 	struct ethhdr eth;
@@ -41,13 +54,13 @@ static __always_inline __u32 copy_headers(struct __sk_buff *skb, __u32 from, voi
 	return bpf_skb_load_bytes(skb, from, to, length) ? 0 : length;
 }
 
-// Classifies a packet with `whose`. The kernel can store one VLAN tag outside of the packet data,
-// so this function counts that tag separately.
-static __always_inline __u32 whose_packet(struct __sk_buff *skb)
+// Classifies any packet. The kernel can store one VLAN tag outside of the packet data, so this
+// function counts that tag separately.
+static __noinline __u32 whose_any(struct __sk_buff *skb)
 {
 	struct link_headers link = {};
 	struct network_headers headers = {};
-	__u32 *value = NULL, before;
+	__u32 before;
 	struct network net;
 	bound end = { &link, copy_headers(skb, 0, &link, sizeof(link)) };
 
@@ -58,20 +71,38 @@ static __always_inline __u32 whose_packet(struct __sk_buff *skb)
 	before = sizeof(struct ethhdr) + net.tags * sizeof(struct tag);
 	end = (bound){ &headers, copy_headers(skb, before, &headers, sizeof(headers)) };
 	net.header = &headers;
-	return whose(&link.eth, &net, end, &value);
+	return whose(&link.eth, &net, end);
+}
+
+static __always_inline __u32 whose_packet(struct __sk_buff *skb)
+{
+	struct common_headers headers;
+	__be32 start;
+
+	if (bpf_skb_load_bytes(skb, 0, &headers.eth, sizeof(headers.eth) + sizeof(headers.ip)))
+		return whose_any(skb);
+	start = bpf_htonl((__u32)bpf_ntohs(headers.eth.h_proto) << 16 | bpf_ntohs(*(__be16 *)&headers.ip));
+	return is_common(&headers.eth, start, headers.ip.daddr) ? REDIRECTED : whose_any(skb);
 }
 
 SEC("socket")
 int take(struct __sk_buff *skb)
 {
-	return whose_packet(skb) == REDIRECTED ? ALL_OF_IT : 0;
+	__u32 count = whose_packet(skb);
+
+	skb->cb[0] = classified[0];
+	skb->cb[1] = classified[1];
+	skb->cb[2] = count;
+	return count == REDIRECTED ? ALL_OF_IT : 0;
 }
 
 SEC("classifier")
 int drop(struct __sk_buff *skb)
 {
-	__u32 count = whose_packet(skb);
+	__u32 count = skb->cb[2];
 
+	if (skb->cb[0] != classified[0] || skb->cb[1] != classified[1])
+		count = whose_packet(skb);
 	return counted(count, count == REDIRECTED ? DROP : CONTINUE);
 }
 

@@ -3,9 +3,7 @@
 // `packet.bpf.c` does the same for packet sockets. The program only parses headers and looks up
 // addresses. Rust code decides what the maps of the program contain.
 //
-// The program looks up the socket before it reserves headroom. If the queue has no socket, the
-// program may pass the frame to the kernel, which cannot parse a frame whose start was moved. Every
-// frame increments exactly one counter.
+// Every frame increments exactly one counter.
 
 #include "whose.h"
 
@@ -16,42 +14,37 @@ struct {
 	__type(value, __u32);
 } xsks SEC(".maps");
 
-const volatile __u8 no_socket_drops = 0; // set when the program is loaded
+// The verdict for VIP packets on a queue without a socket. The value is set when the program is
+// loaded.
+const volatile __u32 no_socket_verdict = XDP_PASS;
 
-// Reserves `encap_overhead` bytes of headroom before the frame, and writes a mark into the first of
-// these bytes. User space uses the mark to find the start of the frame. The mark is odd. A frame
-// without headroom starts with an even byte, because its destination is not a multicast address.
-static __always_inline int open_head_room(struct xdp_md *ctx, __u32 encap_overhead)
+// Classifies any frame. This function is separate, so that most packets do not save the registers
+// that it needs.
+static __noinline __u32 whose_frame(struct xdp_md *ctx)
 {
-	__u8 *mark;
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct network net;
 
-	if (bpf_xdp_adjust_head(ctx, -(int)encap_overhead))
-		return 0;
-	mark = (void *)(long)ctx->data;
-	if ((void *)(mark + 1) > (void *)(long)ctx->data_end)
-		return 0;
-	*mark = encap_overhead << 1 | 1;
-	return 1;
+	// The kernel handles frames that cannot be parsed.
+	return find_network(data, end, &net) ? whose(data, &net, end) : PASSED;
 }
 
 static __always_inline int steer_frame(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 queue = ctx->rx_queue_index, encap_overhead, *value = NULL, count;
-	struct network net;
+	__be32 *start = data + 2 * ETH_ALEN;
+	struct iphdr *ip = data + sizeof(struct ethhdr);
+	__u32 count;
+	int verdict;
 
-	if (!find_network(data, end, &net))
-		return counted(PASSED, XDP_PASS); // the kernel handles frames that cannot be parsed
-	count = whose(data, &net, end, &value);
-	if (count != REDIRECTED)
-		return counted(count, XDP_PASS);
-	if (!bpf_map_lookup_elem(&xsks, &queue))
-		return counted(NO_SOCKET, no_socket_drops ? XDP_DROP : XDP_PASS);
-	encap_overhead = value ? *value & ENCAP_OVERHEAD_MASK : 0;
-	if (encap_overhead && !open_head_room(ctx, encap_overhead))
-		return counted(NO_HEAD_ROOM, XDP_DROP);
-	if (bpf_redirect_map(&xsks, queue, XDP_DROP) != XDP_REDIRECT)
-		return counted(SOCKET_GONE, XDP_DROP);
+	if ((void *)(ip + 1) > end || !is_common(data, *start, ip->daddr)) {
+		count = whose_frame(ctx);
+		if (count != REDIRECTED)
+			return counted(count, XDP_PASS);
+	}
+	verdict = bpf_redirect_map(&xsks, ctx->rx_queue_index, no_socket_verdict);
+	if (verdict != XDP_REDIRECT)
+		return counted(NO_SOCKET, verdict);
 	return counted(REDIRECTED, XDP_REDIRECT);
 }
 

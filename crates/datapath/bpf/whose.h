@@ -9,11 +9,6 @@
 
 #include "frame.h"
 
-#define ENCAP_OVERHEAD_MASK 63 // bits 0 to 5 of a map value
-// This bit marks an address of this machine that a prefix group contains. Packets to such an
-// address belong to the kernel. All higher bits are reserved and must be zero.
-#define OWN 64
-
 // Bit 0 of a value in the map `ends` marks a tunnel endpoint. Bits 1 to 15 contain the number of
 // source ports for upstream requests. Bits 16 to 31 contain the first of these ports.
 #define ENDS 1
@@ -37,13 +32,9 @@ struct prefix6 {
 #define MAX_PREFIXES 256 // entry 0 is reserved for "no prefix"
 #define MAX_SLOTS 4096
 #define MAX_DEPTH 40 // the maximum number of branches in a lookup; `Table` never builds more
-// The maximum number of nested prefixes that contain the same address: one for each prefix length,
-// plus "no prefix".
-#define MAX_HELD 130
 // If this flag is set in a lookup step, the low bits are the index of a branch. Otherwise they are
 // the index of a prefix.
 #define BRANCH 0x8000
-#define NO_PREFIX 0x80000000 // the value of the entry "no prefix", which matches all addresses
 
 // A branch of the lookup tree. A lookup shifts one 64-bit half of the address right by `shift` and
 // masks it with `mask`. The sum of this value and `first` is the index of a slot.
@@ -58,8 +49,6 @@ struct branch {
 struct prefix {
 	__u64 bits[2];
 	__u64 mask[2];
-	__u32 value;
-	__u32 parent; // index of the next shorter prefix that contains this prefix
 };
 
 // The lookup table for prefix groups. `Table` in `steer/prefixes.rs` builds this table.
@@ -77,36 +66,85 @@ enum count {
 	MULTICAST,
 	NEIGHBOUR_DISCOVERY,
 	NO_SOCKET,
-	NO_HEAD_ROOM,
-	SOCKET_GONE,
 	COUNTS,
 };
 
-// The loader replaces each `max_entries` of 1 with the required size.
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct address);
-	__type(value, __u32);
-} vips SEC(".maps");
+// The parameters of one of the two sides of the filter. Each side has its own range of buckets in
+// each table. `steer/tables.rs` has the same structures, and computes buckets in the same way.
+struct side {
+	__u64 seed;
+	__u64 factor;
+	__u32 first; // the first bucket in `vips4` and `vips6`
+	__u32 buckets;
+	__u32 first_own; // the first bucket in `own`
+	__u32 buckets_own;
+};
 
-// A lookup in this table needs three loads from the L1 cache, whereas a lookup in the kernel's LPM
-// trie takes about 5 ns per level. The map `prefixes` refers to the table that the program reads.
-// User space writes only to the other table.
-struct prefix_map {
+// User space writes only to the side that `index` does not select, and then changes `index`. All
+// parts of the filter therefore change in one step.
+struct {
+	struct side sides[2];
+	__u32 index;
+} chosen;
+
+// Each address is in one of two buckets, which its hash determines. An empty slot of a bucket
+// contains an address that no lookup compares with this bucket.
+#define SLOTS 4
+
+struct bucket4 {
+	__be32 addresses[SLOTS];
+};
+
+// IPv6 addresses, in network byte order.
+struct address6 {
+	__u64 high;
+	__u64 low;
+};
+
+struct bucket6 {
+	struct address6 addresses[SLOTS];
+};
+
+// The loader replaces each `max_entries` of 1 with the required size. The verifier inlines lookups
+// in arrays. Lookups in a hash map of the kernel need 150 instructions.
+struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct bucket4);
+} vips4 SEC(".maps");
+
+struct table6 {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct bucket6);
+} vips6 SEC(".maps");
+
+// The addresses of this machine that a VIP prefix contains. Packets to these addresses belong to the
+// kernel. IPv4 addresses are stored as ::ffff:a.b.c.d.
+struct table6 own SEC(".maps");
+
+// A lookup in this table needs three loads from the L1 cache, whereas a lookup in the kernel's LPM
+// trie takes about 5 ns per level.
+struct prefix_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2);
 	__type(key, __u32);
 	__type(value, struct prefix_table);
-} prefixes_a SEC(".maps"), prefixes_b SEC(".maps");
+} prefixes SEC(".maps");
 
+// No program reads this map. An update of a map of maps returns only after all running programs have
+// ended, so user space updates this map to wait until no program uses the previous side.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, 1);
 	__uint(key_size, sizeof(__u32));
 	__uint(value_size, sizeof(__u32));
 	__array(values, struct prefix_map);
-} prefixes SEC(".maps");
+} settled SEC(".maps");
 
 // The addresses at which this machine receives outer packets. These addresses include the machine's
 // own addresses and the source prefixes of its tunnels.
@@ -144,6 +182,72 @@ static __always_inline int counted(__u32 which, int verdict)
 	return verdict;
 }
 
+// Returns the number of the bucket that 32 bits of a hash select.
+static __always_inline __u32 bucket_of(__u32 first, __u32 buckets, __u32 hash)
+{
+	return first + ((__u64)hash * buckets >> 32);
+}
+
+static __always_inline int bucket4_has(__u32 place, __be32 address)
+{
+	const struct bucket4 *bucket = bpf_map_lookup_elem(&vips4, &place);
+	const __be32 *all;
+
+	if (!bucket)
+		return 0;
+	all = bucket->addresses;
+	return all[0] == address || all[1] == address || all[2] == address || all[3] == address;
+}
+
+static __always_inline __u64 hash4(const struct side *side, __be32 address)
+{
+	return (address ^ side->seed) * side->factor;
+}
+
+static __always_inline int is_vip4(const struct side *side, __be32 address)
+{
+	__u64 hash = hash4(side, address);
+
+	return bucket4_has(bucket_of(side->first, side->buckets, hash >> 32), address) ||
+	       bucket4_has(bucket_of(side->first, side->buckets, hash), address);
+}
+
+static __always_inline int bucket6_has(void *table, __u32 place, const struct address6 *address)
+{
+	const struct bucket6 *bucket = bpf_map_lookup_elem(table, &place);
+
+	if (!bucket)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < SLOTS; i++)
+		if (bucket->addresses[i].low == address->low && bucket->addresses[i].high == address->high)
+			return 1;
+	return 0;
+}
+
+static __always_inline __u64 hash6(const struct side *side, const struct address6 *address)
+{
+	__u64 hash = (address->high ^ side->seed) * side->factor;
+
+	return ((hash ^ hash >> 32) ^ address->low) * side->factor;
+}
+
+static __always_inline int is_vip6(const struct side *side, const struct address6 *address)
+{
+	__u64 hash = hash6(side, address);
+
+	return bucket6_has(&vips6, bucket_of(side->first, side->buckets, hash >> 32), address) ||
+	       bucket6_has(&vips6, bucket_of(side->first, side->buckets, hash), address);
+}
+
+static __always_inline int is_own(const struct side *side, const struct address6 *address)
+{
+	__u64 hash = hash6(side, address);
+
+	return bucket6_has(&own, bucket_of(side->first_own, side->buckets_own, hash >> 32), address) ||
+	       bucket6_has(&own, bucket_of(side->first_own, side->buckets_own, hash), address);
+}
+
 // Reads the destination address. Returns 0 if the packet has no valid IP header, or if the IPv6
 // destination is in ::ffff:0:0/96.
 static __always_inline int find_destination(const struct network *net, bound end, struct address *to)
@@ -164,20 +268,17 @@ static __always_inline int find_destination(const struct network *net, bound end
 	return 0;
 }
 
-// Returns the value of the longest prefix that contains the address, or NULL. The branches lead to
-// the longest prefix that could match. If this prefix does not match, the second loop tries its
-// parent, and so on. The last parent is "no prefix", which always matches.
-static __always_inline __u32 *find_prefix(const struct network *net, const struct address *to)
+// Returns 1 if a VIP prefix contains the address. The branches lead to the only prefix that could
+// contain the address.
+static __always_inline int is_in_prefix(__u32 index, const struct network *net, const struct address6 *to)
 {
-	__u64 high = (__u64)bpf_ntohl(to->words[0]) << 32 | bpf_ntohl(to->words[1]);
-	__u64 low = (__u64)bpf_ntohl(to->words[2]) << 32 | bpf_ntohl(to->words[3]);
-	struct prefix_table *table;
-	__u32 zero = 0, step;
-	void *chosen = bpf_map_lookup_elem(&prefixes, &zero);
+	__u64 high = bpf_be64_to_cpu(to->high), low = bpf_be64_to_cpu(to->low);
+	struct prefix_table *table = bpf_map_lookup_elem(&prefixes, &index);
+	struct prefix *prefix;
+	__u32 step;
 
-	table = chosen ? bpf_map_lookup_elem(chosen, &zero) : NULL;
 	if (!table)
-		return NULL;
+		return 0;
 	step = net->protocol == bpf_htons(ETH_P_IP) ? table->roots[1] : table->roots[0];
 	for (int i = 0; i < MAX_DEPTH && step & BRANCH; i++) {
 		struct branch *branch = &table->branches[step & (MAX_PREFIXES - 1)];
@@ -185,25 +286,22 @@ static __always_inline __u32 *find_prefix(const struct network *net, const struc
 
 		step = table->slots[(branch->first + slot) & (MAX_SLOTS - 1)];
 	}
-	for (int i = 0; i < MAX_HELD; i++) {
-		struct prefix *prefix = &table->prefixes[step & (MAX_PREFIXES - 1)];
-
-		if (!(((high ^ prefix->bits[0]) & prefix->mask[0]) | ((low ^ prefix->bits[1]) & prefix->mask[1])))
-			return prefix->value & NO_PREFIX ? NULL : &prefix->value;
-		step = prefix->parent;
-	}
-	return NULL;
+	prefix = &table->prefixes[step & (MAX_PREFIXES - 1)];
+	return step && !((high ^ prefix->bits[0]) & prefix->mask[0]) && !((low ^ prefix->bits[1]) & prefix->mask[1]);
 }
 
-// Returns the map value of a VIP address. Returns NULL if packets to the address belong to the
-// kernel. A host entry takes precedence over a prefix that contains the address.
-static __always_inline __u32 *find_value(const struct network *net, const struct address *to)
+// Returns 1 if packets to the address belong to packet threads. A VIP takes precedence over an
+// address of this machine, and this address takes precedence over a prefix.
+static __always_inline int is_for_vip(const struct network *net, const struct address *to)
 {
-	__u32 *value = bpf_map_lookup_elem(&vips, to);
+	struct address6 address;
+	__u32 index = chosen.index & 1;
+	const struct side *side = &chosen.sides[index];
 
-	if (value)
-		return *value & OWN ? NULL : value;
-	return find_prefix(net, to);
+	__builtin_memcpy(&address, to, sizeof(address));
+	if (net->protocol == bpf_htons(ETH_P_IP) ? is_vip4(side, to->words[3]) : is_vip6(side, &address))
+		return 1;
+	return is_in_prefix(index, net, &address) && !is_own(side, &address);
 }
 
 // Returns the encapsulation that the protocol number indicates, or 0. For UDP, the destination port
@@ -310,10 +408,26 @@ static __always_inline int is_neighbour_discovery(const struct network *net, bou
 	return ip6->nexthdr == IPPROTO_ICMPV6 && icmp->icmp6_type >= 133 && icmp->icmp6_type <= 137;
 }
 
+// The EtherType and the first two bytes of an IPv4 header without VLAN tags, and the bits of these
+// bytes that are compared.
+#define COMMON_START bpf_htonl(0x08004000)
+#define COMMON_MASK bpf_htonl(0xfffff000)
+
+// Returns 1 for most of the packets that belong to packet threads: IPv4 packets without a VLAN tag to
+// a VIP that is in its first bucket. User space puts a VIP into its second bucket only if the first
+// one is full. `start` contains the four bytes from the EtherType on.
+static __always_inline int is_common(const struct ethhdr *eth, __be32 start, __be32 to)
+{
+	const struct side *side = &chosen.sides[chosen.index & 1];
+
+	if ((start & COMMON_MASK) != COMMON_START || eth->h_dest[0] & 1)
+		return 0;
+	return bucket4_has(bucket_of(side->first, side->buckets, hash4(side, to) >> 32), to);
+}
+
 // Returns `REDIRECTED` if the packet belongs to a packet thread. Otherwise returns the counter for
-// a packet that belongs to the kernel. Sets `*value` to the map value of the VIP, if the
-// destination is a VIP.
-static __always_inline __u32 whose(const struct ethhdr *eth, const struct network *net, bound end, __u32 **value)
+// a packet that belongs to the kernel.
+static __always_inline __u32 whose(const struct ethhdr *eth, const struct network *net, bound end)
 {
 	struct address to;
 
@@ -321,8 +435,7 @@ static __always_inline __u32 whose(const struct ethhdr *eth, const struct networ
 		return MULTICAST;
 	if (!find_destination(net, end, &to))
 		return PASSED;
-	*value = find_value(net, &to);
-	if (!*value && !is_tunnel_endpoint(net, end, &to))
+	if (!is_for_vip(net, &to) && !is_tunnel_endpoint(net, end, &to))
 		return PASSED;
 	return is_neighbour_discovery(net, end) ? NEIGHBOUR_DISCOVERY : REDIRECTED;
 }

@@ -11,23 +11,22 @@
 //! flow hash. Every free frame of this device is either in the list `fill` or in the list
 //! `returned`.
 
-mod mapping;
 mod pool;
 mod ring;
 mod socket;
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use engine::{Device, InKernel, MAX_BATCH, Received, TxOwner};
 use forwarder::{InterfaceId, ThreadId};
 
 use crate::error::StartError;
-use crate::interface::{Interface, MAX_ENCAP_OVERHEAD_BYTES};
+use crate::interface::Interface;
 use crate::sockets::{SocketCounters, Sockets};
 use crate::steer::{Steer, Steers};
+use crate::umem::HEAD_ROOM;
 
 use self::pool::{Frames, PacketFrame};
 use self::ring::{Arrival, RX_HEADER, TX_HEADER};
@@ -39,10 +38,6 @@ pub(crate) struct PacketDevice {
     frames: Frames,
     /// The sockets, indexed by interface.
     links: Box<[Link]>,
-    /// The most frequent encapsulation overhead among the VIPs, in bytes. Each received packet is
-    /// stored with this much headroom, so that most packets need not be moved when an outer header
-    /// is added.
-    head_room: Arc<AtomicU8>,
     /// Free frames for received packets.
     fill: Vec<PacketFrame>,
     /// Frames that are free again after their content was copied into a transmit ring.
@@ -119,7 +114,7 @@ pub(crate) fn open_all(
             }
             links.push(socket);
         }
-        opened.push((PacketDevice::new(frames.clone(), links, steers.head_room()), pool));
+        opened.push((PacketDevice::new(frames.clone(), links), pool));
     }
     Ok(opened)
 }
@@ -136,12 +131,12 @@ fn open(interface: &Interface, steer: &Steer, room: Room) -> io::Result<PacketSo
 
 impl PacketDevice {
     /// Creates the device. `sockets` contains one socket for each interface, in interface order.
-    fn new(frames: Frames, sockets: Vec<PacketSocket>, head_room: Arc<AtomicU8>) -> Self {
+    fn new(frames: Frames, sockets: Vec<PacketSocket>) -> Self {
         let link = |(interface, socket)| Link { socket, interface, received: 0, sent: 0, merged: 0, lost: 0 };
         let links = (0..).map(InterfaceId).zip(sockets).map(link).collect();
         let fill = Vec::with_capacity(MAX_BATCH);
         let returned = Vec::with_capacity(MAX_BATCH);
-        Self { frames, links, head_room, fill, returned, first: 0 }
+        Self { frames, links, fill, returned, first: 0 }
     }
 }
 
@@ -179,7 +174,7 @@ impl Device for PacketDevice {
 
     fn receive(&mut self, batch: &mut Vec<Received<PacketFrame>>, limit: usize) {
         let Self { frames, links, fill, first, .. } = self;
-        let start = usize::from(self.head_room.load(Ordering::Relaxed));
+        let start = HEAD_ROOM;
         let limit = batch.len() + limit;
         let (before, behind) = links.split_at_mut(*first);
         for link in behind.iter_mut().chain(before) {
@@ -213,11 +208,11 @@ impl Device for PacketDevice {
     fn send(
         &mut self,
         mut frame: PacketFrame,
-        len: usize,
+        bounds: Range<usize>,
         interface: InterfaceId,
     ) -> Result<(), PacketFrame> {
         let Some(link) = self.links.get_mut(usize::from(interface.0)) else { return Err(frame) };
-        let bytes = self.frames.bytes(&mut frame).get(..len).unwrap_or_default();
+        let bytes = self.frames.bytes(&mut frame).get(bounds).unwrap_or_default();
         if !link.socket.tx.put(bytes) {
             return Err(frame);
         }
@@ -292,7 +287,7 @@ const LARGEST_FRAME: u32 = 16_384;
 const AROUND: u32 = {
     let link_header = 14 + 2 * 4;
     let received = RX_HEADER + link_header;
-    let sent = TX_HEADER + MAX_ENCAP_OVERHEAD_BYTES as usize + link_header;
+    let sent = TX_HEADER + HEAD_ROOM + link_header;
     (if received > sent { received } else { sent }) as u32
 };
 

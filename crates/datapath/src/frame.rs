@@ -47,6 +47,12 @@ impl Descriptor {
         self.addr as usize
     }
 
+    /// Moves the start away from the end by `bytes`.
+    #[inline]
+    pub(crate) const fn move_back(&mut self, bytes: usize) {
+        self.addr -= bytes as u64;
+    }
+
     #[inline]
     pub(crate) const fn len(self) -> usize {
         self.len as usize

@@ -21,6 +21,8 @@ mod tests;
 
 use std::io;
 
+use forwarder::MAX_ENCAP_OVERHEAD;
+
 use crate::umem::{LARGEST_CHUNK, XDP_HEADROOM};
 
 pub use finding::{Finding, Severity};
@@ -419,7 +421,7 @@ const VIRTUAL_DRIVERS: [&str; 3] = ["veth", "tun", "bridge"];
 /// A frame also holds the link header, two VLAN tags and headroom for the largest encapsulation.
 #[must_use]
 pub const fn largest_packet(chunk: u32) -> u32 {
-    chunk.saturating_sub(XDP_HEADROOM + LINK_HEADER_BYTES + MAX_ENCAP_OVERHEAD_BYTES as u32)
+    chunk.saturating_sub(XDP_HEADROOM + LINK_HEADER_BYTES + MAX_ENCAP_OVERHEAD as u32)
 }
 
 /// Returns the size of the UMEM frames for these interfaces, in bytes. This is `configured`, unless
@@ -442,9 +444,5 @@ pub fn frame_size(interfaces: &[Interface], configured: u32) -> u32 {
 pub const LONGEST_PACKET: u32 = largest_packet(crate::slots::ROOM as u32 + XDP_HEADROOM);
 /// The length of an Ethernet header with two VLAN tags, in bytes.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
-/// The maximum headroom, in bytes, that the steering program can reserve in front of a packet. The
-/// program stores the size of the headroom in a one-byte mark, which cannot represent larger
-/// values.
-pub const MAX_ENCAP_OVERHEAD_BYTES: u8 = 63;
 /// The maximum number of interfaces that a data plane can use.
 pub const MAX_INTERFACES: usize = 16;

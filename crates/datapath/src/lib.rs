@@ -38,6 +38,7 @@ mod ingress;
 pub mod interface;
 mod large_pages;
 mod long;
+mod mapping;
 mod pcap;
 pub mod placement;
 mod replay;

@@ -7,6 +7,8 @@
 //!
 //! See Linux Documentation/networking/af_xdp.rst, section "Multi-Buffer Support".
 
+use std::ops::Range;
+
 use crate::frame::{Descriptor, Frame};
 use crate::slots::{MOST_MORE, ROOM};
 use crate::umem::Area;
@@ -32,7 +34,9 @@ impl Gathering {
 #[derive(Debug)]
 struct Partial {
     frame: Frame,
-    len: usize,
+    /// The size of the headroom in front of the packet.
+    start: usize,
+    end: usize,
     is_too_long: bool,
 }
 
@@ -40,7 +44,7 @@ struct Partial {
 pub(crate) type Segments = ArrayVec<Descriptor, MAX_SEGMENTS>;
 
 impl Area {
-    /// Appends the `len` bytes of one frame to a long packet. Returns the packet and its length
+    /// Appends the bytes `bounds` of one frame to a long packet. Returns the packet and its bounds
     /// once the packet is complete. A packet that is longer than a slot is dropped and counted in
     /// `too_long`, and its frames are added to `returned`.
     #[cold]
@@ -48,17 +52,17 @@ impl Area {
         &self,
         gathering: &mut Gathering,
         mut segment: Frame,
-        len: usize,
+        bounds: Range<usize>,
         returned: &mut Vec<Frame>,
-    ) -> Option<(Frame, usize)> {
+    ) -> Option<(Frame, Range<usize>)> {
         let is_last = !segment.is_long();
         segment.0.set_followed(false);
         let whole = match gathering.partial.take() {
             Some(mut whole) => {
-                self.join(&mut whole, segment, len, returned);
+                self.join(&mut whole, segment, bounds.len(), returned);
                 whole
             }
-            None => self.begin(segment, len),
+            None => self.begin(segment, bounds),
         };
         if !is_last {
             gathering.partial = Some(whole);
@@ -70,26 +74,27 @@ impl Area {
             returned.push(frame);
             return None;
         }
-        Some((whole.frame, whole.len))
+        Some((whole.frame, whole.start..whole.end))
     }
 
-    fn begin(&self, segment: Frame, len: usize) -> Partial {
+    fn begin(&self, segment: Frame, bounds: Range<usize>) -> Partial {
         let mut frame = self.lengthen(segment);
         if let Some((chunk, slot)) = self.both(&mut frame) {
-            copy(chunk.get(..len), slot.bytes().get_mut(..len));
+            copy(chunk.get(bounds.clone()), slot.bytes().get_mut(bounds.clone()));
         }
-        Partial { frame, len, is_too_long: len > ROOM }
+        let Range { start, end } = bounds;
+        Partial { frame, start, end, is_too_long: end > ROOM }
     }
 
     fn join(&self, whole: &mut Partial, mut segment: Frame, len: usize, returned: &mut Vec<Frame>) {
-        let end = whole.len + len;
+        let end = whole.end + len;
         if let Some(slot) = self.slot(&mut whole.frame) {
-            copy(self.chunk(&mut segment).get(..len), slot.bytes().get_mut(whole.len..end));
+            copy(self.chunk(&mut segment).get(..len), slot.bytes().get_mut(whole.end..end));
             let left = slot.add(segment).err();
             whole.is_too_long |= end > ROOM || left.is_some();
             returned.extend(left);
         }
-        whole.len = end;
+        whole.end = end;
     }
 
     /// Marks a frame as long. The packet bytes of a long frame are stored in its slot. If the UMEM
@@ -141,7 +146,7 @@ impl Area {
         if room < len { Err(frame) } else { Ok(frame) }
     }
 
-    /// Copies the first `len` bytes of a long frame into its chunks. If the frame has too few
+    /// Copies the bytes `bounds` of a long frame into its chunks. If the frame has too few
     /// chunks, chunks from `spare` are added. Chunks that are not needed are added to `returned`.
     ///
     /// # Errors
@@ -150,30 +155,31 @@ impl Area {
     pub(crate) fn spread(
         &self,
         frame: Frame,
-        len: usize,
+        bounds: Range<usize>,
         spare: &mut Vec<Frame>,
         returned: &mut Vec<Frame>,
     ) -> Result<Segments, Frame> {
-        let frame = self.widen(frame, len, spare)?;
+        let frame = self.widen(frame, bounds.len(), spare)?;
+        let Range { start, end } = bounds;
         let mut more = ArrayVec::<Frame, MOST_MORE>::new();
         let mut head = self.shorten(frame, &mut more);
-        let mut at = self.room(&head).min(len);
+        let mut at = (start + self.room(&head)).min(end);
         if let Some((chunk, slot)) = self.both(&mut head) {
-            copy(slot.bytes().get(..at), chunk.get_mut(..at));
+            copy(slot.bytes().get(start..at), chunk.get_mut(..at - start));
         }
         let mut segments = Segments::new();
-        segments.push(self.segment(&mut head, at, at < len));
+        segments.push(self.segment(&mut head, at - start, at < end));
         for mut chunk in more {
-            let end = (at + self.room(&chunk)).min(len);
-            if at == end {
+            let next = (at + self.room(&chunk)).min(end);
+            if at == next {
                 returned.push(chunk);
                 continue;
             }
             if let Some(slot) = self.slot(&mut head) {
-                copy(slot.bytes().get(at..end), self.chunk(&mut chunk).get_mut(..end - at));
+                copy(slot.bytes().get(at..next), self.chunk(&mut chunk).get_mut(..next - at));
             }
-            segments.push(self.segment(&mut chunk, end - at, end < len));
-            at = end;
+            segments.push(self.segment(&mut chunk, next - at, next < end));
+            at = next;
         }
         Ok(segments)
     }

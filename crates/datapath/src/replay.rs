@@ -14,7 +14,7 @@ use forwarder::{
 
 use crate::dataplane::{NOTICES, Settings, pipeline_config};
 use crate::steer::{Filter, TunnelEndpoints, takes};
-use crate::umem::RING;
+use crate::umem::{HEAD_ROOM, RING};
 
 /// A packet thread without sockets.
 #[derive(Debug)]
@@ -71,8 +71,10 @@ impl Replay {
 
     /// Offers a frame to the thread, as if it had arrived on `interface`.
     pub fn offer(&mut self, interface: InterfaceId, frame: &[u8]) -> Offered {
-        let Some(head_room) = takes(frame, &self.filter, &self.ends) else { return Offered::Passed };
-        if self.engine.device_mut().inject_by(interface, frame, head_room.into()) {
+        if !takes(frame, &self.filter, &self.ends) {
+            return Offered::Passed;
+        }
+        if self.engine.device_mut().inject_by(interface, frame, HEAD_ROOM) {
             Offered::Received
         } else {
             Offered::TooLong

@@ -3,24 +3,25 @@
 //! and `bpf/whose.h`. The binary decides when VIPs are added to or removed from the filter.
 //!
 //! Invariant: the maps contain exactly the entries of the field `filter`. This field contains the
-//! last filter that was passed to [`Steer::set_filter`]. The first byte of a frame encodes how much
-//! headroom the program has reserved, see [`head_room_bytes`].
+//! last filter that was passed to [`Steer::set_filter`].
 
 mod filter;
 mod handed;
+mod maps;
 mod prefixes;
 mod program;
 mod reserved;
 mod several;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod tunnel_endpoints;
 
 use std::fmt;
-use std::net::IpAddr;
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use aya::maps::{HashMap, MapData, MapError, PerCpuArray, XskMap};
+use aya::maps::{MapData, PerCpuArray, XskMap};
 use aya::{Ebpf, EbpfLoader};
 use forwarder::{FILTER_PREFIXES, NoSocket};
 
@@ -31,11 +32,12 @@ pub use self::reserved::ReservedPorts;
 pub use self::several::Steers;
 pub use self::tunnel_endpoints::TunnelEndpoints;
 
-use self::prefixes::PrefixMaps;
+use self::maps::FilterMaps;
+use self::tables::OWN_BUCKETS;
 use self::tunnel_endpoints::EndpointMaps;
 use crate::attach::{self, AttachError, AttachMode, Attachment, in_map};
 use crate::ingress;
-use crate::interface::{Interface, MAX_ENCAP_OVERHEAD_BYTES};
+use crate::interface::Interface;
 
 /// The options of a steering program. The options cannot change while the program is attached.
 #[derive(Clone, Copy, Debug)]
@@ -54,17 +56,8 @@ pub struct SteerOptions {
 pub struct Changed {
     /// The number of added entries.
     pub added: usize,
-    /// The number of entries with a changed value, such as a different encapsulation overhead.
-    pub updated: usize,
     /// The number of removed entries.
     pub removed: usize,
-}
-
-impl Changed {
-    fn written(&mut self, is_new: bool) {
-        self.added += usize::from(is_new);
-        self.updated += usize::from(!is_new);
-    }
 }
 
 counters::xdp! {
@@ -115,16 +108,6 @@ pub enum SteerError {
         /// The error that the kernel returned.
         cause: String,
     },
-    /// The encapsulation overhead exceeds the maximum that the mark in the frame can represent.
-    #[error(
-        "{what} needs {growth_bytes} bytes of headroom, but at most {MAX_ENCAP_OVERHEAD_BYTES} are supported"
-    )]
-    GrowthTooLarge {
-        /// The VIP or prefix that needs too much headroom.
-        what: String,
-        /// The required headroom, in bytes.
-        growth_bytes: u8,
-    },
 }
 
 /// The mechanism that delivers filtered packets to the sockets.
@@ -139,8 +122,7 @@ enum Handover {
 /// The steering program on one interface. Dropping the value detaches the program.
 pub struct Steer {
     attachment: Attachment,
-    addresses: HashMap<MapData, [u8; 16], u32>,
-    prefixes: PrefixMaps,
+    maps: FilterMaps,
     handover: Handover,
     counts: PerCpuArray<MapData, u64>,
     /// The values that the counters had when this process took over the program.
@@ -167,14 +149,17 @@ impl Steer {
     /// second.
     pub fn attach(interface: &str, options: &SteerOptions) -> Result<Self, SteerError> {
         let interface = attach::free_interface(interface)?;
-        let no_socket_drops = u8::from(options.no_socket == NoSocket::Drop);
+        let no_socket_verdict = match options.no_socket {
+            NoSocket::Pass => XDP_PASS,
+            NoSocket::Drop => XDP_DROP,
+        };
         let mut loader = EbpfLoader::new();
         loader
-            .override_global("no_socket_drops", &no_socket_drops, true)
+            .override_global("no_socket_verdict", &no_socket_verdict, true)
             .map_max_entries("xsks", options.max_queues.max(1));
         let mut ebpf = load(loader, OBJECT, options.max_vips)?;
         let descriptors = handed::descriptors(&ebpf)?;
-        let maps = Maps::new(&mut ebpf)?;
+        let maps = Maps::new(&mut ebpf, options.max_vips)?;
         let handover = Handover::Redirect(attach::map(&mut ebpf, "xsks")?);
         let attachment = attach::attach(ebpf, ["steer", "steer_frags"], &interface)?;
         Ok(Self::new(attachment, maps, handover, options.max_vips, descriptors))
@@ -188,8 +173,12 @@ impl Steer {
     /// [`AttachError`], for example if the kernel is too old.
     pub fn attach_ingress(interface: &str, max_vips: u32) -> Result<Self, SteerError> {
         let interface = Interface::read(interface).map_err(AttachError::from)?;
-        let mut ebpf = load(EbpfLoader::new(), PACKET_OBJECT, max_vips)?;
-        let maps = Maps::new(&mut ebpf)?;
+        let mut loader = EbpfLoader::new();
+        // The standard library seeds `RandomState` from system randomness.
+        let classified = RandomState::new().hash_one(0_u8);
+        loader.override_global("classified", &classified, true);
+        let mut ebpf = load(loader, PACKET_OBJECT, max_vips)?;
+        let maps = Maps::new(&mut ebpf, max_vips)?;
         ingress::load_socket_filter(&mut ebpf)?;
         let attachment = ingress::attach(&mut ebpf, &interface)?;
         Ok(Self::new(attachment, maps, Handover::Filter(Box::new(ebpf)), max_vips, Vec::new()))
@@ -202,21 +191,10 @@ impl Steer {
         max_vips: u32,
         descriptors: Vec<OwnedFd>,
     ) -> Self {
-        let Maps { addresses, prefixes, counts, ends } = maps;
+        let Maps { filter: maps, counts, ends } = maps;
         let filter = Filter::default();
         let earlier_counts = SteerCounts::default();
-        Self {
-            attachment,
-            addresses,
-            prefixes,
-            handover,
-            counts,
-            earlier_counts,
-            ends,
-            filter,
-            max_vips,
-            descriptors,
-        }
+        Self { attachment, maps, handover, counts, earlier_counts, ends, filter, max_vips, descriptors }
     }
 
     /// Returns the mode in which the program runs.
@@ -234,12 +212,7 @@ impl Steer {
     /// tries a change that has no effect.
     #[must_use]
     pub fn may_change(&mut self) -> bool {
-        // The unspecified address is never a VIP, so removing it has no effect.
-        match self.addresses.remove(&[0; 16]) {
-            Ok(()) | Err(MapError::KeyNotFound | MapError::ElementNotFound) => true,
-            Err(MapError::SyscallError(error)) => error.io_error.kind() == std::io::ErrorKind::NotFound,
-            Err(_) => false,
-        }
+        self.maps.settle().is_ok()
     }
 
     /// Redirects packets from `queue` to `socket`, an AF_XDP socket that is bound to that queue.
@@ -285,19 +258,19 @@ impl Steer {
         &self.filter
     }
 
-    /// Updates the filter to match `wanted`. New entries are added before old entries are removed.
-    /// Packets to an address that is in both the old and the new filter are redirected without
-    /// interruption. Packets to an address that is in neither filter always go to the kernel.
+    /// Replaces the filter in one step. Packets to an address that is in both the old and the new
+    /// filter are redirected without interruption. Packets to an address that is in neither filter
+    /// always go to the kernel.
     ///
     /// # Errors
-    /// The filter is unchanged after [`SteerError::TooManyVips`], [`SteerError::TooManyPrefixes`],
-    /// [`SteerError::TooManyOwn`] or [`SteerError::GrowthTooLarge`]. After [`AttachError::Map`],
-    /// the change is partial, and another call completes it.
+    /// The filter is unchanged after [`SteerError::TooManyVips`], [`SteerError::TooManyPrefixes`]
+    /// or [`SteerError::TooManyOwn`]. After [`AttachError::Map`], the program uses the old or the
+    /// new filter, and another call completes the change.
     ///
     /// # Cost
-    /// One system call for each changed address, and two for all prefixes together. The second of
-    /// these two calls waits until no program reads the old prefixes anymore, which takes some
-    /// milliseconds. Packet threads must not call this function.
+    /// Writes a table with room for all VIPs, and makes four system calls. One of them waits until
+    /// no program reads the old filter anymore, which takes some milliseconds. Packet threads must
+    /// not call this function.
     pub fn set_filter(&mut self, wanted: &Filter) -> Result<Changed, SteerError> {
         check(wanted, self.max_vips)?;
         self.exchange(wanted)
@@ -350,71 +323,29 @@ impl Steer {
         Ok(())
     }
 
-    /// Updates the maps to match `wanted`: adds the new addresses, replaces the prefixes, and then
-    /// removes the old addresses. In this order, an address of the machine is always in the map
-    /// while a prefix covers the address.
     fn exchange(&mut self, wanted: &Filter) -> Result<Changed, SteerError> {
-        let mut changed = Changed::default();
-        self.write(wanted, &mut changed)?;
-        self.exchange_prefixes(wanted, &mut changed)?;
-        self.remove(wanted, &mut changed)?;
+        if *wanted == self.filter && self.maps.is_settled() {
+            return Ok(Changed::default());
+        }
+        let changed = self.filter.changes_to(wanted);
+        self.maps.set(wanted)?;
+        self.filter.clone_from(wanted);
         Ok(changed)
-    }
-
-    fn write(&mut self, wanted: &Filter, changed: &mut Changed) -> Result<(), SteerError> {
-        for (address, value) in wanted.entries() {
-            let before = self.filter.entry(address);
-            if before != Some(value) {
-                self.addresses.insert(attach::key(address), value, 0).map_err(in_map("vips"))?;
-                self.filter.set_entry(address, Some(value));
-                changed.written(before.is_none());
-            }
-        }
-        Ok(())
-    }
-
-    /// Replaces all prefixes in a single step.
-    fn exchange_prefixes(&mut self, wanted: &Filter, changed: &mut Changed) -> Result<(), SteerError> {
-        let held = &self.filter.prefixes;
-        if *held == wanted.prefixes {
-            return Ok(());
-        }
-        self.prefixes.set(&wanted.prefixes)?;
-        for (prefix, encap_overhead) in &wanted.prefixes {
-            let before = held.get(prefix);
-            if before != Some(encap_overhead) {
-                changed.written(before.is_none());
-            }
-        }
-        changed.removed += held.keys().filter(|prefix| !wanted.prefixes.contains_key(prefix)).count();
-        self.filter.prefixes.clone_from(&wanted.prefixes);
-        Ok(())
-    }
-
-    fn remove(&mut self, wanted: &Filter, changed: &mut Changed) -> Result<(), SteerError> {
-        let gone = |(address, _): (IpAddr, u32)| wanted.entry(address).is_none().then_some(address);
-        for address in self.filter.entries().filter_map(gone).collect::<Vec<_>>() {
-            self.addresses.remove(&attach::key(address)).map_err(in_map("vips"))?;
-            self.filter.set_entry(address, None);
-            changed.removed += 1;
-        }
-        Ok(())
     }
 }
 
 /// The maps that the XDP program and the ingress program both use.
 struct Maps {
-    addresses: HashMap<MapData, [u8; 16], u32>,
-    prefixes: PrefixMaps,
+    filter: FilterMaps,
     counts: PerCpuArray<MapData, u64>,
     ends: EndpointMaps,
 }
 
 impl Maps {
-    fn new(ebpf: &mut Ebpf) -> Result<Self, SteerError> {
+    fn new(ebpf: &mut Ebpf, max_vips: u32) -> Result<Self, SteerError> {
+        let take = |name| ebpf.take_map(name).ok_or(AttachError::Part(name));
         Ok(Self {
-            addresses: attach::map(ebpf, "vips")?,
-            prefixes: PrefixMaps::new(ebpf)?,
+            filter: FilterMaps::new(take, max_vips)?,
             counts: attach::map(ebpf, "counts")?,
             ends: EndpointMaps::new(attach::map(ebpf, "ends")?, attach::map(ebpf, "sources")?),
         })
@@ -422,9 +353,9 @@ impl Maps {
 }
 
 fn load(mut loader: EbpfLoader<'_>, object: &[u8], max_vips: u32) -> Result<Ebpf, AttachError> {
-    // The map has room for two complete sets of entries, so that a completely different set can be
-    // added before the old set is removed.
-    loader.map_max_entries("vips", max_vips.saturating_add(MAX_OWN).saturating_mul(2));
+    let vips = maps::buckets(max_vips).saturating_mul(2);
+    loader.map_max_entries("vips4", vips).map_max_entries("vips6", vips);
+    loader.map_max_entries("own", 2 * OWN_BUCKETS);
     attach::load(&mut loader, object)
 }
 
@@ -437,28 +368,8 @@ impl fmt::Debug for Steer {
     }
 }
 
-/// Returns the number of bytes before the Ethernet header of a redirected frame.
-///
-/// If the program reserved headroom, it wrote `2 * overhead + 1` into the first byte, so this byte
-/// is odd. Otherwise the frame starts with its destination address. The first byte of that address
-/// is even, because the program does not redirect multicast frames.
-#[must_use]
-#[inline]
-pub const fn head_room_bytes(first_byte: u8) -> u8 {
-    if first_byte & 1 == 1 { first_byte >> 1 } else { 0 }
-}
-
-/// Checks the encapsulation overheads and the number of entries in a filter.
+/// Checks the number of entries in a filter.
 fn check(wanted: &Filter, max_vips: u32) -> Result<(), SteerError> {
-    let too_large = |encap_overhead: &u8| *encap_overhead > MAX_ENCAP_OVERHEAD_BYTES;
-    let vip = wanted.vips.iter().find(|(_, encap_overhead)| too_large(encap_overhead));
-    let prefix = wanted.prefixes.iter().find(|(_, encap_overhead)| too_large(encap_overhead));
-    let found = vip.map(|(vip, encap_overhead)| (vip.to_string(), *encap_overhead));
-    if let Some((what, growth_bytes)) =
-        found.or_else(|| prefix.map(|(prefix, encap_overhead)| (prefix.to_string(), *encap_overhead)))
-    {
-        return Err(SteerError::GrowthTooLarge { what, growth_bytes });
-    }
     let (vips, prefixes, own) = (wanted.vips.len(), wanted.prefixes.len(), wanted.own.len());
     if vips > max_vips as usize {
         return Err(SteerError::TooManyVips { wanted: vips, allowed: max_vips });
@@ -474,6 +385,9 @@ fn check(wanted: &Filter, max_vips: u32) -> Result<(), SteerError> {
 
 /// The maximum number of this machine's addresses that are inside VIP prefixes.
 pub const MAX_OWN: u32 = 1_024;
+/// Constants of Linux `include/uapi/linux/bpf.h`.
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));
 static PACKET_OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/packet.bpf.o"));

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use engine::Received;
-use forwarder::{InterfaceId, ThreadId};
+use forwarder::{InterfaceId, MAX_ENCAP_OVERHEAD, ThreadId};
 use xsk_rs::config::{FrameSize, QueueSize, UmemConfig};
 use xsk_rs::{FrameDesc, Umem};
 
@@ -18,7 +18,6 @@ use crate::core_dump::keep_out_of_cores;
 use crate::error::StartError;
 use crate::frame::{Descriptor, Frame};
 use crate::slots::{Slot, Slots};
-use crate::steer::head_room_bytes;
 
 /// The mapped packet memory. The sockets of all threads share this memory.
 #[derive(Clone, Debug)]
@@ -45,6 +44,12 @@ impl Bounds {
     #[inline]
     fn room(self, address: usize) -> usize {
         (address | self.mask) + 1 - address
+    }
+
+    /// Returns the number of bytes from the start of a chunk to an address in the chunk.
+    #[inline]
+    fn before(self, address: usize) -> usize {
+        address & self.mask
     }
 
     /// Returns the number of bytes from an address to the end of its chunk.
@@ -91,6 +96,9 @@ pub const LARGEST_CHUNK: u32 = 4096;
 pub(crate) const RING: u32 = 2048;
 /// The number of bytes that the kernel leaves free at the start of each chunk.
 pub const XDP_HEADROOM: u32 = 256;
+/// The number of bytes in front of a received packet that the pipeline may use.
+pub(crate) const HEAD_ROOM: usize = MAX_ENCAP_OVERHEAD;
+const _: () = assert!(HEAD_ROOM <= XDP_HEADROOM as usize);
 
 impl Area {
     /// Maps the memory for all queues. Each queue has `frames` chunks of `chunk` bytes; both must
@@ -158,13 +166,21 @@ impl Area {
         unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), len) }
     }
 
-    /// Describes a packet that arrived in one chunk, with the headroom that the XDP program has
-    /// reserved.
+    /// Describes a packet that arrived in one chunk, with the headroom in front of it.
     #[inline]
     pub(crate) fn received(&self, descriptor: Descriptor, interface: InterfaceId) -> Received<Frame> {
-        let mark = self.chunk(&mut Frame(descriptor)).first().copied().unwrap_or(0);
-        let start = head_room_bytes(mark).into();
-        Received { frame: Frame(descriptor), interface, start, end: descriptor.len() }
+        let mut frame = Frame(descriptor);
+        let start = self.open_head_room(&mut frame);
+        Received { frame, interface, start, end: start + descriptor.len() }
+    }
+
+    /// Adds the headroom that the kernel leaves free in each chunk to the front of a received
+    /// frame. Returns the size of the headroom.
+    #[inline]
+    pub(crate) fn open_head_room(&self, frame: &mut Frame) -> usize {
+        let head_room = HEAD_ROOM.min(self.bounds.before(frame.0.addr()));
+        frame.0.move_back(head_room);
+        head_room
     }
 
     /// Returns the slot of the frame's chunk. Returns `None` if the area has no slots.

@@ -31,7 +31,6 @@ use crate::long::{Gathering, MAX_SEGMENTS};
 use crate::ring::mapping::Rings;
 use crate::ring::{Consumer, Producer};
 use crate::sockets::{SocketCounters, SocketMode, Sockets};
-use crate::steer::head_room_bytes;
 use crate::umem::{Area, RING};
 /// A queue with its socket and its four rings.
 #[derive(Debug)]
@@ -285,13 +284,16 @@ impl Queue {
         let mut parts = ArrayVec::<Descriptor, MAX_BATCH>::new();
         self.receiving -= rx.take(most.min(MAX_BATCH), &mut parts, |descriptor| descriptor);
         for descriptor in parts {
-            let (mut frame, mut end) = (Frame(descriptor), descriptor.len());
-            if frame.is_long() || gathering.has_begun() {
-                let Some(gathered) = area.gather(gathering, frame, end, returned) else { continue };
-                (frame, end) = gathered;
+            if !descriptor.is_followed() && !gathering.has_begun() {
+                batch.push(area.received(descriptor, interface));
+                *received += 1;
+                continue;
             }
-            let mark = area.bytes(&mut frame).first().copied().unwrap_or(0);
-            batch.push(Received { frame, interface, start: head_room_bytes(mark).into(), end });
+            let (mut frame, len) = (Frame(descriptor), descriptor.len());
+            let start = if gathering.has_begun() { 0 } else { area.open_head_room(&mut frame) };
+            let gathered = area.gather(gathering, frame, start..start + len, returned);
+            let Some((frame, Range { start, end })) = gathered else { continue };
+            batch.push(Received { frame, interface, start, end });
             *received += 1;
         }
     }
@@ -336,8 +338,8 @@ impl Queue {
         self.tx.free_now() < RING as usize
     }
 
-    /// Wakes the kernel if frames wait in the transmit ring. In copy mode, repeats the system call as
-    /// long as the kernel makes progress.
+    /// Wakes the kernel if frames wait in the transmit ring. In copy mode, repeats the system call
+    /// as long as the kernel makes progress.
     fn flush(&mut self) {
         self.submit();
         let mut free_before = RING as usize;
@@ -497,7 +499,7 @@ impl Device for XskDevice {
     }
 
     #[inline]
-    fn send(&mut self, mut frame: Frame, len: usize, interface: InterfaceId) -> Result<(), Frame> {
+    fn send(&mut self, frame: Frame, bounds: Range<usize>, interface: InterfaceId) -> Result<(), Frame> {
         let Some(TxPath::Own(place)) = self.tx_paths.get(usize::from(interface.0)) else { return Err(frame) };
         let Some(queue) = self.queues.get_mut(*place) else { return Err(frame) };
         let most = if frame.is_long() { MAX_SEGMENTS } else { 1 };
@@ -505,12 +507,11 @@ impl Device for XskDevice {
             return Err(frame);
         }
         if frame.is_long() {
-            let segments = self.area.spread(frame, len, &mut self.spare, &mut self.returned)?;
+            let segments = self.area.spread(frame, bounds, &mut self.spare, &mut self.returned)?;
             queue.queue(segments.into_iter());
             return Ok(());
         }
-        self.area.set_len(&mut frame, len);
-        queue.queue(std::iter::once(frame.0));
+        queue.queue(std::iter::once(self.area.part(&frame, bounds)));
         Ok(())
     }
 

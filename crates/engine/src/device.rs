@@ -65,12 +65,17 @@ pub trait Device {
         frame
     }
 
-    /// Queues the first `len` bytes of the frame for sending on an interface.
+    /// Queues the bytes `bounds` of the buffer of the frame for sending on an interface.
     ///
     /// # Errors
     /// Returns the frame if the ring is full, or if this thread has no transmit ring on the
     /// interface.
-    fn send(&mut self, frame: Self::Frame, len: usize, interface: InterfaceId) -> Result<(), Self::Frame>;
+    fn send(
+        &mut self,
+        frame: Self::Frame,
+        bounds: Range<usize>,
+        interface: InterfaceId,
+    ) -> Result<(), Self::Frame>;
 
     /// Queues frames for sending on an interface, each with the bounds of the packet in its buffer.
     /// Takes as many frames as it queues, from the front, and returns their number. The caller sends

@@ -10,6 +10,7 @@
 
 mod steering;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -302,9 +303,9 @@ impl<D: Device, F: Forward> Engine<D, F> {
                 batch.push(Received { frame, interface, start, end });
                 origins.push(Origin::Wire);
             }
-            Purpose::Send { interface, end, is_reply } => {
+            Purpose::Send { interface, start, end, is_reply } => {
                 counters.from_threads.add(1);
-                outbound.push((Received { frame, interface, start: 0, end }, is_reply));
+                outbound.push((Received { frame, interface, start, end }, is_reply));
             }
         });
         *borrows |= !origins.is_empty() || !outbound.is_empty();
@@ -366,10 +367,9 @@ impl<D: Device, F: Forward> Engine<D, F> {
         }));
         port.counters.rx_bytes.add(bytes);
         forward.process(now, &mut packets, verdicts);
-        outcomes.extend(packets.iter().map(|packet| Outcome {
-            start: packet.start(),
-            end: packet.end(),
-            interface: packet.interface(),
+        outcomes.extend(packets.iter().map(|packet| {
+            let Range { start, end } = packet.bounds();
+            Outcome { start, end, interface: packet.interface() }
         }));
     }
 }
@@ -419,9 +419,8 @@ impl<D: Device> Port<D> {
     #[inline]
     fn leave(&mut self, received: Received<D::Frame>, is_reply: bool) -> Result<(), DropReason> {
         let Received { frame, interface, start, end } = received;
-        debug_assert_eq!(start, 0, "a frame to send must start at the front of its buffer");
-        if let Err(frame) = self.device.send(frame, end, interface)
-            && self.leave_otherwise(frame, interface, end, is_reply)? == Left::ToThread
+        if let Err(frame) = self.device.send(frame, start..end, interface)
+            && self.leave_otherwise(Received { frame, interface, start, end }, is_reply)? == Left::ToThread
         {
             return Ok(());
         }
@@ -430,7 +429,7 @@ impl<D: Device> Port<D> {
             self.counters.replies.add(1);
         } else {
             self.counters.tx.add(1);
-            self.counters.tx_bytes.add(end as u64);
+            self.counters.tx_bytes.add((end - start) as u64);
         }
         Ok(())
     }
@@ -447,7 +446,6 @@ impl<D: Device> Port<D> {
         let mut bytes = 0;
         // The outcomes end first, so that no frame behind the run is taken.
         let mut run = outcomes.iter().zip(frames).map(|(outcome, received)| {
-            debug_assert_eq!(outcome.start, 0, "a frame to send must start at the front of its buffer");
             bytes += (outcome.end - outcome.start) as u64;
             (received.frame, outcome.start..outcome.end)
         });
@@ -461,27 +459,22 @@ impl<D: Device> Port<D> {
     /// Handles a frame that the device refused to send because the transmit ring is full or belongs
     /// to another thread.
     #[cold]
-    fn leave_otherwise(
-        &mut self,
-        frame: D::Frame,
-        interface: InterfaceId,
-        end: usize,
-        is_reply: bool,
-    ) -> Result<Left, DropReason> {
+    fn leave_otherwise(&mut self, received: Received<D::Frame>, is_reply: bool) -> Result<Left, DropReason> {
+        let Received { frame, interface, start, end } = received;
         match self.device.tx_owner(interface) {
             TxOwner::Nobody => {
                 self.release_frame(frame);
                 return Err(DropReason::NoNextHop);
             }
             TxOwner::Other(other) => {
-                self.cross(other, frame, Purpose::Send { interface, end, is_reply })?;
+                self.cross(other, frame, Purpose::Send { interface, start, end, is_reply })?;
                 return Ok(Left::ToThread);
             }
             TxOwner::Own => {}
         }
         self.device.flush();
         self.reap();
-        self.device.send(frame, end, interface).map(|()| Left::Sent).map_err(|frame| {
+        self.device.send(frame, start..end, interface).map(|()| Left::Sent).map_err(|frame| {
             self.release_frame(frame);
             DropReason::TxFull
         })
@@ -627,14 +620,14 @@ impl<D: Device> Outlet for Port<D> {
         let whole = bytes.len();
         let mut packet = Packet::new(bytes, 0, whole, Origin::Wire);
         let is_built = build(&mut packet);
-        let (interface, end) = (packet.interface(), packet.end());
+        let (interface, Range { start, end }) = (packet.interface(), packet.bounds());
         if !is_built {
             self.free.push(frame);
             return Err(NotSent::NotBuilt);
         }
         // Only frames that were sent are counted as originated, so that the invariant of the
         // thread's counters always holds.
-        if self.leave(Received { frame, interface, start: 0, end }, false).is_err() {
+        if self.leave(Received { frame, interface, start, end }, false).is_err() {
             return Err(NotSent::NoRoom);
         }
         self.counters.originated.add(1);
@@ -650,7 +643,7 @@ impl<D: Device> Outlet for Port<D> {
         let Received { frame, interface, start, end } = &mut arrival.received;
         let mut packet = Packet::new(self.device.bytes(frame), *start, *end, arrival.origin).on(*interface);
         let verdict = decide(&mut packet);
-        (*start, *end, *interface) = (packet.start(), packet.end(), packet.interface());
+        (Range { start: *start, end: *end }, *interface) = (packet.bounds(), packet.interface());
         if let Err(reason) = self.carry_out(verdict, arrival) {
             self.counters.dropped(reason);
         }

@@ -29,11 +29,13 @@ pub enum Purpose {
         /// The end offset of the packet.
         end: usize,
     },
-    /// The receiving thread sends the packet in `[0, end)`. The thread that processed the packet
-    /// has no queue on the outgoing interface.
+    /// The receiving thread sends the packet in `[start, end)`. The thread that processed the
+    /// packet has no queue on the outgoing interface.
     Send {
         /// The interface to send from.
         interface: InterfaceId,
+        /// The start offset of the packet.
+        start: usize,
         /// The end offset of the packet.
         end: usize,
         /// `true` if the packet is a reply that this machine generated.

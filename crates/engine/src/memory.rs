@@ -34,7 +34,7 @@ pub struct MemoryDevice {
     tx_owners: Box<[TxOwner]>,
     fill: VecDeque<MemoryFrame>,
     received: VecDeque<Received<MemoryFrame>>,
-    transmit: VecDeque<(MemoryFrame, usize, InterfaceId)>,
+    transmit: VecDeque<(MemoryFrame, Range<usize>, InterfaceId)>,
     completion: VecDeque<MemoryFrame>,
 }
 
@@ -91,8 +91,8 @@ impl MemoryDevice {
     /// Does the same as [`Self::transmitted`], and also passes the outgoing interface to `each`.
     pub fn transmitted_by(&mut self, limit: usize, mut each: impl FnMut(InterfaceId, &[u8])) {
         for _ in 0..limit {
-            let Some((frame, len, interface)) = self.transmit.pop_front() else { return };
-            each(interface, frame.bytes.get(..len).unwrap_or_default());
+            let Some((frame, bounds, interface)) = self.transmit.pop_front() else { return };
+            each(interface, frame.bytes.get(bounds).unwrap_or_default());
             self.completion.push_back(frame);
         }
     }
@@ -116,12 +116,17 @@ impl Device for MemoryDevice {
     }
 
     #[inline]
-    fn send(&mut self, frame: MemoryFrame, len: usize, interface: InterfaceId) -> Result<(), MemoryFrame> {
+    fn send(
+        &mut self,
+        frame: MemoryFrame,
+        bounds: Range<usize>,
+        interface: InterfaceId,
+    ) -> Result<(), MemoryFrame> {
         let is_own = self.tx_owner(interface) == TxOwner::Own;
         if !is_own || self.transmit.len() + self.completion.len() >= self.ring {
             return Err(frame);
         }
-        self.transmit.push_back((frame, len, interface));
+        self.transmit.push_back((frame, bounds, interface));
         Ok(())
     }
 
@@ -136,7 +141,7 @@ impl Device for MemoryDevice {
         }
         let before = self.transmit.len();
         let room = self.ring - (before + self.completion.len()).min(self.ring);
-        self.transmit.extend(frames.take(room).map(|(frame, bounds)| (frame, bounds.end, interface)));
+        self.transmit.extend(frames.take(room).map(|(frame, bounds)| (frame, bounds, interface)));
         self.transmit.len() - before
     }
 

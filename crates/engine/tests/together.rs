@@ -2,6 +2,7 @@
 //! engines get the same packets and the same verdicts. Both must send the same frames in the same
 //! order, count the same packets and keep every frame.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use engine::{Device, Engine, InKernel, MemoryDevice, MemoryFrame, Pool, Received, TxOwner, mesh};
@@ -30,8 +31,13 @@ impl Device for Alone {
         self.0.tx_owner(interface)
     }
 
-    fn send(&mut self, frame: MemoryFrame, len: usize, interface: InterfaceId) -> Result<(), MemoryFrame> {
-        self.0.send(frame, len, interface)
+    fn send(
+        &mut self,
+        frame: MemoryFrame,
+        bounds: Range<usize>,
+        interface: InterfaceId,
+    ) -> Result<(), MemoryFrame> {
+        self.0.send(frame, bounds, interface)
     }
 
     fn flush(&mut self) {

@@ -68,7 +68,7 @@ pub use capture::{
 };
 
 pub use explain::{Explanation, Outcome, Step};
-pub use filter::{FILTER_PREFIXES, NoSocket};
+pub use filter::{FILTER_PREFIXES, MAX_ENCAP_OVERHEAD, NoSocket};
 pub use keyed::{
     CacheRules, GATHER_TIMEOUTS_MS, GatherRules, KeyFailover, KeyPath, KeyPlace, KeyRules, Keyed, Placement,
     ReplicaRules, Rings,

@@ -1,7 +1,9 @@
 //! Defines [`Packet`]: a frame and its buffer, borrowed for the duration of a batch. The buffer
 //! consists of headroom in `[0, start)`, the frame in `[start, end)`, and tail room in `[end,
-//! len)`. A frame to send always starts at offset 0, because the device's descriptor always refers
-//! to the start of the buffer.
+//! len)`. A frame to send always starts at offset 0. Headroom that a frame does not need is cut off
+//! the buffer.
+
+use std::ops::Range;
 
 use crate::TunnelSourceKind;
 
@@ -70,6 +72,8 @@ pub enum Origin {
 #[derive(Debug)]
 pub struct Packet<'a> {
     buf: &'a mut [u8],
+    /// The number of bytes that were cut off the front of the buffer.
+    cut: usize,
     start: usize,
     end: usize,
     origin: Origin,
@@ -84,7 +88,7 @@ impl<'a> Packet<'a> {
     pub fn new(buf: &'a mut [u8], start: usize, end: usize, origin: Origin) -> Self {
         let end = end.min(buf.len());
         let start = start.min(end);
-        Self { buf, start, end, origin, interface: InterfaceId(0) }
+        Self { buf, cut: 0, start, end, origin, interface: InterfaceId(0) }
     }
 
     /// Assigns the packet to the given interface.
@@ -145,6 +149,24 @@ impl<'a> Packet<'a> {
         self.buf.len()
     }
 
+    /// Returns the bounds of the frame in the buffer that was passed to [`Self::new`].
+    #[must_use]
+    #[inline]
+    pub fn bounds(&self) -> Range<usize> {
+        self.cut + self.start..self.cut + self.end
+    }
+
+    /// Cuts `cut` bytes off the front of the buffer. The frame then has less headroom. If `cut`
+    /// exceeds the headroom, the frame loses its first bytes.
+    #[inline(always)]
+    pub(crate) fn cut_front(&mut self, cut: usize) {
+        let cut = cut.min(self.end);
+        self.buf = std::mem::take(&mut self.buf).get_mut(cut..).unwrap_or_default();
+        self.cut += cut;
+        self.start = self.start.saturating_sub(cut);
+        self.end -= cut;
+    }
+
     /// Returns the origin of the packet.
     #[must_use]
     #[inline]
@@ -195,6 +217,21 @@ mod tests {
         assert_eq!((packet.start(), packet.end(), packet.frame().len()), (4, 4, 0));
         packet.set_bounds(2, 1);
         assert_eq!(packet.frame().len(), 0);
+    }
+
+    #[test]
+    fn cut_front_keeps_the_end_of_the_frame() {
+        for (cut, bounds, frame) in
+            [(0, 2..4, &[1, 2][..]), (1, 2..4, &[1, 2]), (2, 2..4, &[1, 2]), (3, 3..4, &[2]), (9, 4..4, &[])]
+        {
+            let mut bytes = [0, 0, 1, 2, 9];
+            let mut packet = Packet::new(&mut bytes, 2, 4, Origin::Wire);
+            packet.cut_front(cut);
+            assert_eq!((packet.bounds(), packet.frame()), (bounds, frame));
+            packet.cut_front(0);
+            packet.set_bounds(0, 1);
+            assert_eq!(packet.bounds(), cut.min(4)..cut.min(4) + 1, "bounds are relative to the cut buffer");
+        }
     }
 
     #[test]

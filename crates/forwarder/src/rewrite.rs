@@ -28,8 +28,7 @@ pub(crate) struct RewriteParams<'a> {
 /// The size limit for a packet that will be fragmented after encapsulation.
 pub(crate) const NO_LIMIT: usize = usize::MAX;
 
-/// Indicates whether the headroom that the XDP program reserved matches the length of the outer
-/// headers.
+/// Indicates whether the headroom was sufficient for the outer headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
     Exact,
@@ -88,13 +87,13 @@ struct Places {
 
 impl Places {
     #[inline(always)]
-    fn of(packet: &Packet<'_>, params: &RewriteParams<'_>, link_len: usize) -> Result<Self, DropReason> {
-        let places = Self {
-            link_len,
-            inner_start: packet.start() + usize::from(params.parsed.l3),
-            inner_len: params.parsed.ip_len().into(),
-            inner_target: params.slot.encap_overhead() + link_len,
-        };
+    fn of(packet: &mut Packet<'_>, params: &RewriteParams<'_>, link_len: usize) -> Result<Self, DropReason> {
+        let inner_start = packet.start() + usize::from(params.parsed.l3);
+        let inner_target = params.slot.encap_overhead() + link_len;
+        let spare = inner_start.saturating_sub(inner_target);
+        packet.cut_front(spare);
+        let inner_len = params.parsed.ip_len().into();
+        let places = Self { link_len, inner_start: inner_start - spare, inner_len, inner_target };
         if places.end() > packet.capacity() { Err(DropReason::NoHeadRoom) } else { Ok(places) }
     }
 
@@ -141,8 +140,7 @@ pub(crate) fn rewrite(packet: &mut Packet<'_>, params: &RewriteParams<'_>) -> Re
     Ok(Written { fit, link_len: parsed.l3 })
 }
 
-/// Rewrites a packet whose VLAN tags must change. If the number of tags changes, the inner packet
-/// must move, because the frame starts at the front of the buffer.
+/// Rewrites a packet whose VLAN tags must change.
 #[cold]
 #[inline(never)]
 fn rewrite_tagged(

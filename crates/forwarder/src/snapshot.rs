@@ -157,11 +157,9 @@ impl Snapshot {
         &self.states
     }
 
-    /// Returns the addresses whose packets XDP redirects to packet threads. Each address has an
-    /// encapsulation overhead in bytes. If an address has backends with different overheads, this
-    /// is the overhead with the largest total weight.
+    /// Returns the addresses whose packets XDP redirects to packet threads.
     #[must_use]
-    pub fn filter(&self) -> &[(IpAddr, u8)] {
+    pub fn filter(&self) -> &[IpAddr] {
         &self.filter.addresses
     }
 
@@ -231,12 +229,10 @@ impl Snapshot {
 
     /// Returns the prefixes that XDP redirects in addition to the addresses of [`Self::filter`].
     /// The prefixes are disjoint, and their number is at most
-    /// [`FILTER_PREFIXES`](crate::FILTER_PREFIXES). Each prefix has an encapsulation overhead in
-    /// bytes. If a prefix has backends with different overheads, this is the overhead with the
-    /// largest total weight. Aggregated prefixes can cover addresses that are not in any prefix
-    /// group.
+    /// [`FILTER_PREFIXES`](crate::FILTER_PREFIXES). Aggregated prefixes can cover addresses that
+    /// are not in any prefix group.
     #[must_use]
-    pub fn filter_prefixes(&self) -> &[(Prefix, u8)] {
+    pub fn filter_prefixes(&self) -> &[Prefix] {
         &self.filter.prefixes
     }
 

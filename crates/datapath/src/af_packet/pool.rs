@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use forwarder::ThreadId;
 
-use super::mapping::Mapping;
+use crate::mapping::Mapping;
 
 /// An owned frame, identified by its index in the memory area. The type is neither `Clone` nor
 /// `Copy`.

@@ -15,7 +15,7 @@ use libc::{
     TP_STATUS_VLAN_TPID_VALID, TP_STATUS_VLAN_VALID, tpacket2_hdr,
 };
 
-use super::mapping::Mapping;
+use crate::mapping::Mapping;
 
 /// The slots of a ring, all of one size and consecutive in memory.
 #[derive(Debug)]

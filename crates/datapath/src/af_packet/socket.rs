@@ -7,8 +7,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use super::mapping::Mapping;
 use super::ring::{RxRing, TxRing};
+use crate::mapping::Mapping;
 
 /// The capacities of the rings and the size of a slot.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,7 @@ impl PacketSocket {
         set(&fd, libc::SOL_PACKET, libc::PACKET_TX_RING, &tx)?;
         let [rx_bytes, tx_bytes] =
             [rx, tx].map(|ring| ring.tp_block_nr as usize * ring.tp_block_size as usize);
-        let memory = Arc::new(Mapping::of_socket(fd.as_fd(), rx_bytes + tx_bytes)?);
+        let memory = Arc::new(Mapping::of_descriptor(fd.as_fd(), rx_bytes + tx_bytes)?);
         let slots = |bytes: usize| bytes / sizes.slot;
         Ok(Self {
             fd,

@@ -82,7 +82,7 @@ impl Bed {
                 let mut spare: Vec<Frame> = self.free.drain(from..).collect();
                 let (wanted, had) = (len.div_ceil(room), spare.len());
                 let most = (chunks + had).min(17);
-                match self.area.spread(frame, len, &mut spare, &mut returned) {
+                match self.area.spread(frame, 0..len, &mut spare, &mut returned) {
                     Ok(segments) => {
                         prop_assert!(wanted <= most);
                         prop_assert_eq!(segments.len(), wanted);
@@ -165,7 +165,7 @@ fn is_carried(mut bed: Bed, pairs: &[([Arrival; 2], Vec<bool>)]) -> Result<(), T
             let queue = if queues[wanted].len() > 0 { wanted } else { 1 - wanted };
             let Some((frame, len)) = queues[queue].next() else { break };
             let (mut returned, before) = (Vec::new(), gathered[queue].too_long);
-            let whole = bed.area.gather(&mut gathered[queue], frame, len, &mut returned);
+            let whole = bed.area.gather(&mut gathered[queue], frame, 0..len, &mut returned);
             if queues[queue].len() > 0 {
                 prop_assert!(
                     whole.is_none() && gathered[queue].too_long == before && gathered[queue].has_begun()
@@ -178,9 +178,10 @@ fn is_carried(mut bed: Bed, pairs: &[([Arrival; 2], Vec<bool>)]) -> Result<(), T
             let fits = chunks <= 17 && expected.len() <= LONGEST;
             prop_assert_eq!((whole.is_some(), gathered[queue].too_long - before), (fits, u64::from(!fits)));
             bed.free.extend(returned);
-            if let Some((mut frame, len)) = whole {
+            if let Some((mut frame, bounds)) = whole {
                 prop_assert!(frame.is_long() && frame.0.addr() == all[queue][0]);
-                prop_assert!(len == expected.len() && bed.area.bytes(&mut frame)[..len] == expected[..]);
+                prop_assert_eq!(&bounds, &(0..expected.len()));
+                prop_assert!(bed.area.bytes(&mut frame)[bounds] == expected[..]);
                 bed.meets(frame, chunks, &arrivals[queue].fate, arrivals[queue].fill)?;
             }
         }
@@ -219,6 +220,6 @@ fn lengthen_needs_slots_and_gives_the_room_of_a_slot() {
 }
 
 const CHUNKS: u32 = 64;
-/// The maximum length of a received packet in bytes, including mark, headroom and VLAN tags. The IP
+/// The maximum length of a received packet in bytes, including headroom and VLAN tags. The IP
 /// packet in it is 15,779 bytes long.
 const LONGEST: usize = 15_864;

@@ -12,7 +12,7 @@ use aya::maps::{Map, MapData, MapError};
 use forwarder::Prefix;
 use serde::{Deserialize, Serialize};
 
-use super::prefixes::PrefixMaps;
+use super::maps::{FilterMaps, NAMES};
 use super::tunnel_endpoints::EndpointMaps;
 use super::{Filter, Handover, Maps, Steer, SteerError};
 use crate::attach::{AttachError, AttachMode, Attachment, Link, descriptor, in_map};
@@ -26,12 +26,10 @@ pub struct SteerFacts {
     program: u32,
     generic: bool,
     max_vips: u32,
-    /// The index of the prefix table that the program is not using.
-    spare: usize,
     /// The VIPs, own addresses and prefixes that the maps contain.
-    vips: Vec<(IpAddr, u8)>,
+    vips: Vec<IpAddr>,
     own: Vec<IpAddr>,
-    prefixes: Vec<(IpAddr, u8, u8)>,
+    prefixes: Vec<(IpAddr, u8)>,
     ends: Vec<(IpAddr, u8, u32)>,
     sources: Vec<(IpAddr, u8, u32)>,
 }
@@ -68,10 +66,9 @@ impl Steer {
             program: self.attachment.program,
             generic: self.attachment.mode == AttachMode::Generic,
             max_vips: self.max_vips,
-            spare: self.prefixes.spare,
-            vips: self.filter.vips.iter().map(|(vip, overhead)| (*vip, *overhead)).collect(),
+            vips: self.filter.vips.iter().copied().collect(),
             own: self.filter.own.iter().copied().collect(),
-            prefixes: prefixes.map(|(prefix, room)| (prefix.address(), prefix.length(), *room)).collect(),
+            prefixes: prefixes.map(|prefix| (prefix.address(), prefix.length())).collect(),
             ends: entries(&self.ends.ends.held),
             sources: entries(&self.ends.sources.held),
         };
@@ -93,14 +90,12 @@ impl Steer {
         let mode = if facts.generic { AttachMode::Generic } else { AttachMode::Driver };
         let attachment = Attachment { link: Link::Xdp(link), mode, program: facts.program };
         let handover = Handover::Redirect(maps.next("xsks")?);
-        let addresses = maps.next("vips")?;
-        let tables = [maps.next("prefixes_a")?, maps.next("prefixes_b")?];
-        let prefixes = PrefixMaps { chosen: maps.next("prefixes")?, tables, spare: facts.spare.min(1) };
+        let filter = FilterMaps::handed(|name| maps.map(name), facts.max_vips)?;
         let counts = maps.next("counts")?;
         let mut ends = EndpointMaps::new(maps.next("ends")?, maps.next("sources")?);
         ends.ends.held = held(&facts.ends);
         ends.sources.held = held(&facts.sources);
-        let maps = Maps { addresses, prefixes, counts, ends };
+        let maps = Maps { filter, counts, ends };
         let mut steer = Self::new(attachment, maps, handover, facts.max_vips, own);
         steer.filter = facts.filter();
         Ok(steer)
@@ -109,9 +104,7 @@ impl Steer {
 
 impl SteerFacts {
     fn filter(&self) -> Filter {
-        let prefixes = self.prefixes.iter();
-        let prefixes =
-            prefixes.filter_map(|(address, length, room)| Some((Prefix::new(*address, *length)?, *room)));
+        let prefixes = self.prefixes.iter().filter_map(|(address, length)| Prefix::new(*address, *length));
         Filter {
             vips: self.vips.iter().copied().collect(),
             prefixes: prefixes.collect(),
@@ -138,15 +131,21 @@ impl Handed {
         Ok(Self(maps.into_iter()))
     }
 
+    fn map(&mut self, name: &'static str) -> Result<Map, AttachError> {
+        self.0.next().ok_or(AttachError::Part(name))
+    }
+
     fn next<M: TryFrom<Map, Error = MapError>>(&mut self, name: &'static str) -> Result<M, AttachError> {
-        let map = self.0.next().ok_or(AttachError::Part(name))?;
-        M::try_from(map).map_err(in_map(name))
+        M::try_from(self.map(name)?).map_err(in_map(name))
     }
 }
 
 /// The names of the maps, in the order in which their descriptors are sent.
-const MAPS: [&str; 8] = ["xsks", "vips", "prefixes_a", "prefixes_b", "prefixes", "counts", "ends", "sources"];
+const MAPS: [&str; 10] = {
+    let [vips4, vips6, own, prefixes, settled, chosen] = NAMES;
+    ["xsks", vips4, vips6, own, prefixes, settled, chosen, "counts", "ends", "sources"]
+};
 
 /// The version of the program and its maps. The version is incremented when the interpretation of
 /// the maps changes. A process refuses a takeover if the versions differ.
-pub const MAPS_VERSION: u32 = 1;
+pub const MAPS_VERSION: u32 = 2;

@@ -1,44 +1,13 @@
 //! The lookup table for VIP prefixes. The table is a tree, stored as one value of an array map.
-//! Each branch of the tree selects a subtree by a few address bits. `find_prefix` in `bpf/whose.h`
+//! Each branch of the tree selects a subtree by a few address bits. `is_in_prefix` in `bpf/whose.h`
 //! performs the lookup.
-//!
-//! Invariant: a table that the program may read is never written. There are two tables, and the
-//! program reads one of them. The system call that switches the program to the other table returns
-//! only after no program reads the old table anymore.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use aya::maps::{Array, ArrayOfMaps, MapData};
 use forwarder::{FILTER_PREFIXES, Prefix};
 
-use super::SteerError;
-use crate::attach::{self, AttachError, in_map};
-
-/// The two tables, and the map that selects the table to read.
-pub(super) struct PrefixMaps {
-    pub(super) chosen: ArrayOfMaps<MapData, Array<MapData, Table>>,
-    pub(super) tables: [Array<MapData, Table>; 2],
-    /// The index of the table that the program is not using.
-    pub(super) spare: usize,
-}
-
-impl PrefixMaps {
-    pub(super) fn new(ebpf: &mut aya::Ebpf) -> Result<Self, AttachError> {
-        let tables = [attach::map(ebpf, "prefixes_a")?, attach::map(ebpf, "prefixes_b")?];
-        Ok(Self { chosen: attach::map(ebpf, "prefixes")?, tables, spare: 0 })
-    }
-
-    /// Replaces all prefixes in a single step.
-    pub(super) fn set(&mut self, prefixes: &BTreeMap<Prefix, u8>) -> Result<(), SteerError> {
-        let table = Table::new(prefixes).ok_or(SteerError::TooManyPrefixes(prefixes.len()))?;
-        let spare = &mut self.tables[self.spare];
-        spare.set(0, table.as_ref(), 0).map_err(in_map("prefixes"))?;
-        self.chosen.set(0, spare, 0).map_err(in_map("prefixes"))?;
-        self.spare = 1 - self.spare;
-        Ok(())
-    }
-}
+use crate::attach;
 
 /// The lookup table, with the layout of `struct prefix_table` in `bpf/whose.h`. A lookup step is
 /// the index of an entry or, with the flag [`BRANCH`], the index of a branch.
@@ -49,7 +18,7 @@ pub(super) struct Table {
     roots: [u32; 2],
     branches: [Branch; ENTRIES],
     slots: [u16; SLOTS],
-    /// The prefixes. Entry 0 stands for "no prefix" and matches all addresses.
+    /// The prefixes. No prefix has the number 0, which stands for "no prefix".
     entries: [Entry; ENTRIES],
 }
 
@@ -71,9 +40,6 @@ struct Branch {
 struct Entry {
     bits: [u64; 2],
     mask: [u64; 2],
-    value: u32,
-    /// The index of the next shorter prefix that contains this prefix.
-    parent: u32,
 }
 
 // SAFETY: the type consists of integers without padding. The tests check this by comparing sizes.
@@ -91,42 +57,43 @@ struct Given {
 
 impl Table {
     /// Builds the table. Returns `None` if there are too many prefixes.
-    fn new(prefixes: &BTreeMap<Prefix, u8>) -> Option<Box<Self>> {
+    pub(super) fn new(prefixes: &BTreeSet<Prefix>) -> Option<Box<Self>> {
+        // In the sort order, a prefix comes before the prefixes that it contains.
+        let mut outer: Vec<Prefix> = Vec::new();
+        for prefix in prefixes {
+            if !outer.last().is_some_and(|last| last.covers(prefix)) {
+                outer.push(*prefix);
+            }
+        }
         // Branches of up to 8 bits make lookups faster. The table still has room for any set of
         // `FILTER_PREFIXES` prefixes, because the branches at one level need fewer than four slots
         // for each prefix. At most 22 branches are nested, because a branch with at least 32
         // prefixes uses six bits. If the table is still too small, it is built with branches of up
         // to 4 bits. Any set of prefixes then fits, with 16 slots for each branch and fewer than 40
         // nested branches.
-        [8, 4].into_iter().find_map(|widest| Self::build(prefixes, widest))
+        [8, 4].into_iter().find_map(|widest| Self::build(&outer, widest))
     }
 
-    fn build(prefixes: &BTreeMap<Prefix, u8>, widest: u8) -> Option<Box<Self>> {
+    fn build(prefixes: &[Prefix], widest: u8) -> Option<Box<Self>> {
         let mut table = Box::new(Self {
             roots: [0; 2],
             branches: [Branch::default(); ENTRIES],
             slots: [0; SLOTS],
-            entries: [Entry { value: NONE, ..Entry::default() }; ENTRIES],
+            entries: [Entry::default(); ENTRIES],
         });
-        let mut given: Vec<(Given, u8)> =
-            prefixes.iter().map(|(prefix, encap_overhead)| (Given::new(*prefix), *encap_overhead)).collect();
-        given.sort_by_key(|(given, _)| (given.is_v4, given.bits, given.length));
-        for (number, (given, _)) in (1..).zip(&mut given) {
+        let mut given: Vec<Given> = prefixes.iter().map(|prefix| Given::new(*prefix)).collect();
+        given.sort_by_key(|given| (given.is_v4, given.bits, given.length));
+        for (number, given) in (1..).zip(&mut given) {
             given.number = number;
         }
-        for (own, encap_overhead) in &given {
-            let holds = |other: &&(Given, u8)| other.0.is_v4 == own.is_v4 && other.0.holds(own);
-            let parent = given.iter().filter(holds).max_by_key(|(other, _)| other.length);
-            let (bits, mask) = (halves(own.bits), halves(high(own.length)));
-            let parent = parent.map_or(0, |(other, _)| other.number.into());
-            *table.entries.get_mut(usize::from(own.number))? =
-                Entry { bits, mask, value: u32::from(*encap_overhead), parent };
+        for given in &given {
+            let (bits, mask) = (halves(given.bits), halves(high(given.length)));
+            *table.entries.get_mut(usize::from(given.number))? = Entry { bits, mask };
         }
         let mut tree = Growing { table, branches: 0, slots: 0, widest };
         for is_v4 in [false, true] {
-            let family: Vec<Given> =
-                given.iter().map(|(given, _)| *given).filter(|given| given.is_v4 == is_v4).collect();
-            tree.table.roots[usize::from(is_v4)] = tree.step(&family, 0)?.into();
+            let family: Vec<Given> = given.iter().copied().filter(|given| given.is_v4 == is_v4).collect();
+            tree.table.roots[usize::from(is_v4)] = tree.step(&family)?.into();
         }
         Some(tree.table)
     }
@@ -139,10 +106,6 @@ impl Given {
         let bits = u128::from_be_bytes(attach::key(prefix.address()));
         let is_v4 = matches!(prefix.address(), IpAddr::V4(_));
         Self { bits, length: before + prefix.length(), is_v4, number: 0 }
-    }
-
-    fn holds(&self, other: &Self) -> bool {
-        self.length < other.length && (self.bits ^ other.bits) & high(self.length) == 0
     }
 
     /// Returns `true` if the prefix contains addresses that select `slot`. The slot is selected by
@@ -162,19 +125,13 @@ struct Growing {
 }
 
 impl Growing {
-    /// Builds the subtree for the `given` prefixes and returns its lookup step. `default` is a
-    /// shorter prefix that contains all given prefixes. Addresses that match none of the given
-    /// prefixes belong to `default`. Returns `None` if the table is full.
-    fn step(&mut self, given: &[Given], default: u16) -> Option<u16> {
-        let [first, rest @ ..] = given else { return Some(default) };
-        let last = rest.last().unwrap_or(first);
+    /// Builds the subtree for the `given` prefixes, none of which contains another one. Returns its
+    /// lookup step, or `None` if the table is full.
+    fn step(&mut self, given: &[Given]) -> Option<u16> {
+        let [first, .., last] = given else { return Some(given.first().map_or(0, |only| only.number)) };
         // The prefixes are sorted. The earliest bit in which any two prefixes differ is therefore
-        // also the first bit in which the first and the last prefix differ. A prefix that contains
-        // all others comes first.
+        // also the first bit in which the first and the last prefix differ.
         let common = u8::try_from((first.bits ^ last.bits).leading_zeros()).unwrap_or(u8::MAX);
-        if first.length <= common {
-            return self.step(rest, first.number);
-        }
         let count = u8::try_from(given.len().ilog2()).unwrap_or(u8::MAX);
         let width = count.saturating_add(1).min(self.widest).min(64 - common % 64);
         let (first, mask) = (self.slots, (1 << width) - 1);
@@ -186,7 +143,7 @@ impl Growing {
         for slot in 0..=mask {
             let inside: Vec<Given> =
                 given.iter().copied().filter(|given| given.meets(common, width, slot)).collect();
-            let step = self.step(&inside, default)?;
+            let step = self.step(&inside)?;
             *self.table.slots.get_mut(usize::from(first + slot))? = step;
         }
         Some(BRANCH | number)
@@ -199,7 +156,7 @@ fn high(length: u8) -> u128 {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "each half of the 128 bits is taken separately")]
-fn halves(bits: u128) -> [u64; 2] {
+pub(super) fn halves(bits: u128) -> [u64; 2] {
     [(bits >> 64) as u64, bits as u64]
 }
 
@@ -208,8 +165,6 @@ fn halves(bits: u128) -> [u64; 2] {
 const ENTRIES: usize = 4 * FILTER_PREFIXES;
 const SLOTS: usize = 4_096;
 const BRANCH: u16 = 1 << 15;
-/// The value that stands for "no prefix". `NO_PREFIX` in `bpf/whose.h` must have the same value.
-const NONE: u32 = 1 << 31;
 
 #[cfg(test)]
 mod tests {
@@ -217,8 +172,8 @@ mod tests {
 
     #[test]
     fn table_consists_of_integers_without_padding() {
-        let parts = 2 * 4 + ENTRIES * 8 + SLOTS * 2 + ENTRIES * 40;
-        assert_eq!((size_of::<Branch>(), size_of::<Entry>(), size_of::<Table>()), (8, 40, parts));
+        let parts = 2 * 4 + ENTRIES * 8 + SLOTS * 2 + ENTRIES * 32;
+        assert_eq!((size_of::<Branch>(), size_of::<Entry>(), size_of::<Table>()), (8, 32, parts));
     }
 
     #[test]
@@ -235,10 +190,10 @@ mod tests {
             (0..255).map(|n| v6(n << 120, 8)).collect(),
         ];
         for shape in shapes {
-            let of = |shape: &[Prefix]| shape.iter().map(|prefix| (*prefix, 0)).collect();
+            let of = |shape: &[Prefix]| shape.iter().copied().collect();
             assert!(Table::new(&of(&shape)).is_some());
         }
-        let many: BTreeMap<Prefix, u8> = (0..256).map(|n| (v6(n << 20, 128), 0)).collect();
+        let many: BTreeSet<Prefix> = (0..256).map(|n| v6(n << 20, 128)).collect();
         assert!(Table::new(&many).is_none());
     }
 }

@@ -5,10 +5,14 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use super::{Filter, TunnelEndpoints};
 
-/// Returns the headroom, in bytes, that the steering program reserves in front of a frame. Returns
-/// `None` if the program passes the frame to the kernel.
+/// Returns `true` if the steering program redirects a frame to a packet thread, and `false` if the
+/// program passes the frame to the kernel.
 #[must_use]
-pub fn takes(frame: &[u8], filter: &Filter, ends: &TunnelEndpoints) -> Option<u8> {
+pub fn takes(frame: &[u8], filter: &Filter, ends: &TunnelEndpoints) -> bool {
+    taken(frame, filter, ends).is_some()
+}
+
+fn taken(frame: &[u8], filter: &Filter, ends: &TunnelEndpoints) -> Option<()> {
     let (ethertype, ip) = network(frame)?;
     if frame.first()? & 1 == 1 {
         return None;
@@ -18,11 +22,9 @@ pub fn takes(frame: &[u8], filter: &Filter, ends: &TunnelEndpoints) -> Option<u8
         (0x86dd, 6) => v6(ip, 24)?,
         _ => return None,
     };
-    let taken = filter.encap_overhead(destination);
     let is_answer = || ends.answers.contains(&destination) && is_for_source_port(ip, ends);
-    let head_room =
-        taken.or_else(|| (is_tunnel_endpoint(ip, destination, ends) || is_answer()).then_some(0))?;
-    (!is_neighbour_discovery(ip)).then_some(head_room)
+    let is_taken = filter.takes(destination) || is_tunnel_endpoint(ip, destination, ends) || is_answer();
+    (is_taken && !is_neighbour_discovery(ip)).then_some(())
 }
 
 /// Skips up to two VLAN tags. Returns the EtherType and the bytes that follow it.

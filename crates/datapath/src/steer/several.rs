@@ -1,9 +1,6 @@
 //! Manages the steering programs of all interfaces, which have the same filter. A failed change may
 //! be incomplete; a further call completes it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
-
 use forwarder::InterfaceId;
 
 use super::{Changed, Filter, Steer, SteerCounts, SteerError, TunnelEndpoints};
@@ -13,21 +10,13 @@ use crate::attach::AttachMode;
 #[derive(Debug)]
 pub struct Steers {
     programs: Vec<Steer>,
-    head_room: Arc<AtomicU8>,
 }
 
 impl Steers {
     /// Creates the value from one program for each interface, in interface order.
     #[must_use]
     pub fn new(programs: Vec<Steer>) -> Self {
-        Self { programs, head_room: Arc::default() }
-    }
-
-    /// Returns a shared value with the most frequent encapsulation overhead among VIPs and
-    /// prefixes. Packet sockets reserve this much headroom for each packet, because the ingress
-    /// program does not reserve any.
-    pub(crate) fn head_room(&self) -> Arc<AtomicU8> {
-        Arc::clone(&self.head_room)
+        Self { programs }
     }
 
     /// Returns the mode in which the programs run. The result is [`AttachMode::Generic`] if any
@@ -49,7 +38,6 @@ impl Steers {
     /// # Errors
     /// The errors are the same as for [`Steer::set_filter`].
     pub fn set_filter(&mut self, wanted: &Filter) -> Result<Changed, SteerError> {
-        self.head_room.store(wanted.usual_encap_overhead(), Ordering::Relaxed);
         self.change(|steer| steer.set_filter(wanted))
     }
 
@@ -107,9 +95,8 @@ impl Steers {
     ) -> Result<Changed, SteerError> {
         let mut sum = Changed::default();
         for changed in self.programs.iter_mut().map(each) {
-            let Changed { added, updated, removed } = changed?;
+            let Changed { added, removed } = changed?;
             sum.added += added;
-            sum.updated += updated;
             sum.removed += removed;
         }
         Ok(sum)

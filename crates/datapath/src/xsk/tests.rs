@@ -17,7 +17,7 @@ use forwarder::{
 use super::*;
 use crate::ring::tests::{Kernel, Shared};
 use crate::sync::{AtomicU32, Ordering};
-use crate::umem::{CHUNK, XDP_HEADROOM};
+use crate::umem::{CHUNK, HEAD_ROOM, XDP_HEADROOM};
 
 /// The rings of a queue as the kernel sees them, with the NIC.
 struct Driver {
@@ -93,18 +93,17 @@ impl Driver {
         }
     }
 
-    /// Receives a packet, as the XDP program leaves it in memory. Returns `false` if no chunk or no
+    /// Receives a packet, with the headroom that the kernel leaves free in each chunk. Returns `false` if no chunk or no
     /// room in the receive ring is left.
     fn receives(&mut self, number: u32) -> bool {
         let packet = packet(number);
         let room = CHUNK as usize - XDP_HEADROOM as usize;
-        let mut parts =
-            VecDeque::from([[vec![49; HEAD], packet[..packet.len().min(room)].to_vec()].concat()]);
+        let mut parts = VecDeque::from([packet[..packet.len().min(room)].to_vec()]);
         parts.extend(packet.get(room..).filter(|rest| !rest.is_empty()).map(<[u8]>::to_vec));
         if self.empty.len().min(self.rx.room() as usize) < parts.len() {
             return false;
         }
-        let mut start = u64::from(XDP_HEADROOM) - HEAD as u64;
+        let start = u64::from(XDP_HEADROOM);
         while let Some(part) = parts.pop_front() {
             let chunk = self.empty.pop().unwrap();
             let mut descriptor = Descriptor::at(chunk + start);
@@ -112,7 +111,6 @@ impl Driver {
             descriptor.set_followed(!parts.is_empty());
             self.area.chunk(&mut Frame(Descriptor::at(chunk + start)))[..part.len()].copy_from_slice(&part);
             assert!(self.rx.put(descriptor));
-            start = u64::from(XDP_HEADROOM);
         }
         true
     }
@@ -362,7 +360,7 @@ fn xsk_in_copy_mode_wakes_until_the_ring_is_empty() {
 }
 
 const FRAMES: u32 = 4_096;
-/// The headroom that the XDP program reserves, in bytes.
-const HEAD: usize = 24;
+/// The headroom in front of a received packet, in bytes.
+const HEAD: usize = HEAD_ROOM;
 /// The length of a packet in two buffers.
 const LONG: usize = 2_500;

@@ -22,19 +22,16 @@ fn prefixes_against_one_exact_vip() {
     let receiver = Receiver::on(0);
     steer.set_socket(0, receiver.rx.fd()).unwrap();
     let program = Program::on_near();
-    let prefix = |n: u8| -> (Prefix, u8) {
+    let prefix = |n: u8| -> Prefix {
         let (address, length): (IpAddr, u8) = match n % 2 {
             0 => ([198, 18, n, 0].into(), 24 + n % 5),
             _ => (format!("2001:db8:{n:x}::").parse().unwrap(), 48 + n % 17),
         };
-        (Prefix::new(address, length).unwrap(), 0)
+        Prefix::new(address, length).unwrap()
     };
-    // The encapsulation overhead is 0. With a larger overhead, each repetition would move the start
-    // of the frame again.
-    let exact = Filter::of_vips([(ip("203.0.113.10"), 0), (ip("2001:db8:f::10"), 0)]);
-    let with = |count: u8| {
-        Filter::new([(ip("203.0.113.10"), 0), (ip("2001:db8:f::10"), 0)], (0..count).map(prefix), [])
-    };
+    let exact = Filter::of_vips([ip("203.0.113.10"), ip("2001:db8:f::10")]);
+    let with =
+        |count: u8| Filter::new([ip("203.0.113.10"), ip("2001:db8:f::10")], (0..count).map(prefix), []);
     let rows = [
         ("exact v4, no prefixes", &exact, "203.0.113.10", REDIRECT),
         ("exact v4, 64 prefixes", &with(64), "203.0.113.10", REDIRECT),

@@ -1,7 +1,7 @@
 //! Tests of the filter: addresses, prefixes, excluded addresses of the machine, and changes without
 //! interruption.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use datapath::steer::{Changed, Filter, Steer, SteerCounts, SteerError, SteerOptions};
@@ -12,7 +12,7 @@ use proptest::test_runner::TestRunner;
 use crate::bed;
 use crate::frames::{frame, ip, udp};
 use crate::run::{PASS, Program, REDIRECT};
-use crate::steer::{OPTIONS, Receiver, difference, to, unmarked};
+use crate::steer::{OPTIONS, Receiver, difference, to};
 
 fn prefix(address: &str, length: u8) -> Prefix {
     Prefix::new(ip(address), length).unwrap()
@@ -26,12 +26,8 @@ fn filter_prefix_excludes_own_addresses_and_link_traffic() {
     steer.set_socket(0, receiver.rx.fd()).unwrap();
     let program = Program::on_near();
     let filter = Filter::new(
-        [(ip("198.51.100.9"), 44)],
-        [
-            (prefix("198.51.100.0", 25), 24),
-            (prefix("198.51.100.64", 26), 20),
-            (prefix("2001:db8:e::", 48), 40),
-        ],
+        [ip("198.51.100.9")],
+        [prefix("198.51.100.0", 25), prefix("198.51.100.64", 26), prefix("2001:db8:e::", 48)],
         ["198.51.100.1", "198.51.100.9", "2001:db8:e::1", "192.0.2.1"].map(ip),
     );
     let added = steer.set_filter(&filter).unwrap();
@@ -45,27 +41,25 @@ fn filter_prefix_excludes_own_addresses_and_link_traffic() {
     let passed = SteerCounts { passed: 1, ..SteerCounts::default() };
     let discovery = SteerCounts { neighbour_discovery: 1, ..SteerCounts::default() };
     let rows = [
-        (to("198.51.100.0", 17, &udp), Some(24), redirected),
-        (to("198.51.100.63", 17, &udp), Some(24), redirected),
-        (to("198.51.100.64", 17, &udp), Some(20), redirected),
-        (to("198.51.100.9", 17, &udp), Some(44), redirected),
-        (to("198.51.100.1", 17, &udp), None, passed),
-        (to("198.51.100.128", 17, &udp), None, passed),
-        (to("198.51.100.255", 17, &udp), None, passed),
-        (to("192.0.2.1", 17, &udp), None, passed),
-        (to("2001:db8:e::", 17, &udp), Some(40), redirected),
-        (to("2001:db8:e:ffff:ffff:ffff:ffff:ffff", 17, &udp), Some(40), redirected),
-        (to("2001:db8:e::1", 17, &udp), None, passed),
-        (to("2001:db8:f::", 17, &udp), None, passed),
-        (to("::ffff:198.51.100.0", 17, &udp), None, passed),
-        (to("2001:db8:e::2", 58, &[135, 0]), None, discovery),
-        (to("2001:db8:e::2", 58, &[128, 0]), Some(40), redirected),
+        (to("198.51.100.0", 17, &udp), REDIRECT, redirected),
+        (to("198.51.100.63", 17, &udp), REDIRECT, redirected),
+        (to("198.51.100.64", 17, &udp), REDIRECT, redirected),
+        (to("198.51.100.9", 17, &udp), REDIRECT, redirected),
+        (to("198.51.100.1", 17, &udp), PASS, passed),
+        (to("198.51.100.128", 17, &udp), PASS, passed),
+        (to("198.51.100.255", 17, &udp), PASS, passed),
+        (to("192.0.2.1", 17, &udp), PASS, passed),
+        (to("2001:db8:e::", 17, &udp), REDIRECT, redirected),
+        (to("2001:db8:e:ffff:ffff:ffff:ffff:ffff", 17, &udp), REDIRECT, redirected),
+        (to("2001:db8:e::1", 17, &udp), PASS, passed),
+        (to("2001:db8:f::", 17, &udp), PASS, passed),
+        (to("::ffff:198.51.100.0", 17, &udp), PASS, passed),
+        (to("2001:db8:e::2", 58, &[135, 0]), PASS, discovery),
+        (to("2001:db8:e::2", 58, &[128, 0]), REDIRECT, redirected),
     ];
-    for (row, (packet, taken, moved)) in rows.iter().enumerate() {
+    for (row, (packet, verdict, moved)) in rows.iter().enumerate() {
         let (before, frame) = (steer.counts().unwrap(), frame(0, packet));
-        let (verdict, out) = program.run(&frame, 0);
-        let expected = taken.map_or((PASS, 0), |encap_overhead| (REDIRECT, encap_overhead));
-        assert_eq!((verdict, unmarked(&out).0), expected, "row {row}");
+        assert_eq!(program.run(&frame, 0).0, *verdict, "row {row}");
         assert_eq!(difference(&steer.counts().unwrap(), &before), *moved, "row {row}");
     }
     steer.set_filter(&Filter::default()).unwrap();
@@ -88,37 +82,30 @@ const CANDIDATES: [Candidate; 8] = [
 /// A filter whose addresses and prefixes are given by index.
 #[derive(Clone, Debug, Default)]
 struct Wanted {
-    vips: BTreeMap<usize, u8>,
-    prefixes: BTreeMap<usize, u8>,
+    vips: BTreeSet<usize>,
+    prefixes: BTreeSet<usize>,
     own: BTreeSet<usize>,
 }
 
 impl Wanted {
     /// Returns the expected result for address `n` by searching all entries.
-    fn takes(&self, n: usize) -> Option<u8> {
-        if self.vips.contains_key(&n) || self.own.contains(&n) {
-            return self.vips.get(&n).copied();
+    fn takes(&self, n: usize) -> bool {
+        if self.vips.contains(&n) || self.own.contains(&n) {
+            return self.vips.contains(&n);
         }
-        let covering = self.prefixes.iter().filter(|(of, _)| CANDIDATES[**of].2(n));
-        covering.max_by_key(|(of, _)| CANDIDATES[**of].1).map(|(_, encap_overhead)| *encap_overhead)
+        self.prefixes.iter().any(|of| CANDIDATES[*of].2(n))
     }
 
     fn filter(&self, addresses: &[String]) -> Filter {
-        let prefixes = self.prefixes.iter().map(|(n, encap_overhead)| {
-            let (address, length, _) = CANDIDATES[*n];
-            (prefix(address, length), *encap_overhead)
-        });
-        Filter::new(
-            self.vips.iter().map(|(n, encap_overhead)| (ip(&addresses[*n]), *encap_overhead)),
-            prefixes,
-            self.own.iter().map(|n| ip(&addresses[*n])),
-        )
+        let address = |n: &usize| ip(&addresses[*n]);
+        let prefixes = self.prefixes.iter().map(|n| prefix(CANDIDATES[*n].0, CANDIDATES[*n].1));
+        Filter::new(self.vips.iter().map(address), prefixes, self.own.iter().map(address))
     }
 }
 
 fn wanted() -> impl Strategy<Value = Wanted> {
-    let vips = prop::collection::btree_map(0_usize..20, 0_u8..64, 0..=10);
-    let prefixes = prop::collection::btree_map(0..CANDIDATES.len(), 0_u8..64, 0..=6);
+    let vips = prop::collection::btree_set(0_usize..20, 0..=10);
+    let prefixes = prop::collection::btree_set(0..CANDIDATES.len(), 0..=6);
     let own = prop::collection::btree_set(0_usize..20, 0..=6);
     (vips, prefixes, own).prop_map(|(vips, prefixes, own)| Wanted { vips, prefixes, own })
 }
@@ -145,27 +132,18 @@ fn filter_matches_the_model_during_and_after_changes() {
         .run(&prop::collection::vec(wanted(), 1..5), |sets| {
             let mut steps = steps.borrow_mut();
             let (steer, held) = &mut *steps;
-            let taken = |n: usize| {
-                let (verdict, out) = program.run(&frame(0, &to(&addresses[n], 17, b"")), 0);
-                (verdict == REDIRECT).then(|| unmarked(&out).0)
-            };
+            let taken = |n: usize| program.run(&frame(0, &to(&addresses[n], 17, b"")), 0).0 == REDIRECT;
             for next in sets {
                 let filter = next.filter(&addresses);
                 steer.narrow_to(&filter).unwrap();
                 for (n, address) in addresses.iter().enumerate() {
                     let (before, after, now) = (held.takes(n), next.takes(n), taken(n));
-                    prop_assert_eq!(
-                        now.is_some(),
-                        before.is_some() && after.is_some(),
-                        "halfway {}",
-                        address
-                    );
-                    prop_assert!(now.is_none() || now == before || now == after);
+                    prop_assert_eq!(now, before && after, "halfway {}", address);
                 }
                 match steer.set_filter(&filter) {
                     Err(SteerError::TooManyVips { wanted, allowed: 8 }) => {
                         prop_assert!(wanted == next.vips.len() && wanted > 8);
-                        let between = Wanted { prefixes: BTreeMap::new(), ..Wanted::default() };
+                        let between = Wanted { prefixes: BTreeSet::new(), ..Wanted::default() };
                         steer.set_filter(&between.filter(&addresses)).unwrap();
                         **held = between;
                         continue;
@@ -174,7 +152,7 @@ fn filter_matches_the_model_during_and_after_changes() {
                 }
                 for (n, address) in addresses.iter().enumerate() {
                     prop_assert_eq!(taken(n), next.takes(n), "{}", address);
-                    prop_assert_eq!(steer.filter().encap_overhead(ip(address)), next.takes(n), "{}", address);
+                    prop_assert_eq!(steer.filter().takes(ip(address)), next.takes(n), "{}", address);
                 }
                 prop_assert_eq!(steer.filter(), &filter);
                 **held = next;
@@ -209,7 +187,7 @@ fn from_digits(digits: &str) -> IpAddr {
 }
 
 #[test]
-fn filter_longest_prefix_matches_a_walk_over_digits() {
+fn filter_prefixes_match_a_walk_over_digits() {
     bed::enter();
     let mut steer = Steer::attach("near", &OPTIONS).unwrap();
     let receiver = Receiver::on(0);
@@ -222,16 +200,16 @@ fn filter_longest_prefix_matches_a_walk_over_digits() {
         max_shrink_iters: 0,
         ..ProptestConfig::default()
     };
-    let prefixes = prop::collection::btree_map(crowd(), 0_u8..64, 1..=64);
+    let prefixes = prop::collection::btree_set(crowd(), 1..=64);
     let turned = (any::<prop::sample::Index>(), 0_usize..128, any::<u128>());
     TestRunner::new(config)
         .run(&(prefixes, prop::collection::vec(turned, 40)), |(prefixes, turned)| {
-            let entries = prefixes.iter().map(|((width, front), encap_overhead)| {
+            let entries = prefixes.iter().map(|(width, front)| {
                 let address = from_digits(&format!("{front:0<width$}"));
-                (Prefix::new(address, u8::try_from(front.len()).unwrap()).unwrap(), *encap_overhead)
+                Prefix::new(address, u8::try_from(front.len()).unwrap()).unwrap()
             });
             steer.borrow_mut().set_filter(&Filter::new([], entries, [])).unwrap();
-            let fronts: Vec<_> = prefixes.keys().collect();
+            let fronts: Vec<_> = prefixes.iter().collect();
             for (of, at, rest) in turned {
                 // Each probed address starts with a prefix and continues with random bits. One bit
                 // is flipped, inside the prefix or after it.
@@ -240,14 +218,9 @@ fn filter_longest_prefix_matches_a_walk_over_digits() {
                 let at = at % width;
                 let other = if &probe[at..=at] == "0" { "1" } else { "0" };
                 probe.replace_range(at..=at, other);
-                let holding =
-                    prefixes.iter().filter(|((of, front), _)| of == width && probe.starts_with(front));
-                let expected = holding
-                    .max_by_key(|((_, front), _)| front.len())
-                    .map(|(_, encap_overhead)| *encap_overhead);
-                let (verdict, out) =
-                    program.run(&frame(0, &to(&from_digits(&probe).to_string(), 17, b"")), 0);
-                prop_assert_eq!((verdict == REDIRECT).then(|| unmarked(&out).0), expected, "{}", probe);
+                let holding = prefixes.iter().filter(|(of, front)| of == width && probe.starts_with(front));
+                let (verdict, _) = program.run(&frame(0, &to(&from_digits(&probe).to_string(), 17, b"")), 0);
+                prop_assert_eq!(verdict == REDIRECT, holding.count() > 0, "{}", probe);
             }
             Ok(())
         })
@@ -258,20 +231,31 @@ fn filter_longest_prefix_matches_a_walk_over_digits() {
 fn filter_full_set_is_replaced_in_one_call() {
     bed::enter();
     let mut steer = Steer::attach("near", &SteerOptions { max_vips: 1_000, ..OPTIONS }).unwrap();
+    let receiver = Receiver::on(0);
+    steer.set_socket(0, receiver.rx.fd()).unwrap();
+    let program = Program::on_near();
+    let vip = |third: u8, n: u16| match (n % 2, n.to_be_bytes()) {
+        (0, [high, low]) => IpAddr::from([198, 18 + third, high, low]),
+        _ => IpAddr::from([0x2001, 0xdb8, 0xff00 + u16::from(third), n, 0, 0, 0, 0]),
+    };
     let set = |third: u8| {
-        let vips = (0..1_000_u16).map(move |n| {
-            let [high, low] = n.to_be_bytes();
-            (IpAddr::from([198, 18 + third, high, low]), 24)
-        });
+        let vips = (0..1_000).map(move |n| vip(third, n));
         let address =
             move |net: u16, host: u16| IpAddr::from([0x2001, 0xdb8, third.into(), net, 0, 0, 0, host]);
-        let prefixes = (0..64).map(move |n| (Prefix::new(address(n, 0), 64).unwrap(), 24));
+        let prefixes = (0..64).map(move |n| Prefix::new(address(n, 0), 64).unwrap());
         let own = (0..1_024).map(move |n| address(0, n));
         Filter::new(vips, prefixes, own)
     };
     let all = 1_000 + 64 + 1_024;
-    assert_eq!(steer.set_filter(&set(0)).unwrap(), Changed { added: all, updated: 0, removed: 0 });
-    assert_eq!(steer.set_filter(&set(1)).unwrap(), Changed { added: all, updated: 0, removed: all });
+    assert_eq!(steer.set_filter(&set(0)).unwrap(), Changed { added: all, removed: 0 });
+    assert_eq!(steer.set_filter(&set(1)).unwrap(), Changed { added: all, removed: all });
     assert_eq!(steer.set_filter(&set(1)).unwrap(), Changed::default());
+    let verdict = |to_vip: IpAddr| program.run(&frame(0, &to(&to_vip.to_string(), 17, b"")), 0).0;
+    for n in 0..1_000 {
+        assert_eq!((verdict(vip(0, n)), verdict(vip(1, n))), (PASS, REDIRECT), "VIP {n}");
+    }
+    for nobody in ["0.0.0.0", "::"] {
+        assert_eq!(verdict(ip(nobody)), PASS, "empty slots match no address");
+    }
     assert_eq!(steer.set_filter(&Filter::default()).unwrap(), Changed { removed: all, ..Changed::default() });
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use datapath::interface::Interface;
 use datapath::steer::{
-    Changed, Filter, Steer, SteerCounts, SteerError, SteerOptions, TunnelEndpoints, head_room_bytes, takes,
+    Changed, Filter, Steer, SteerCounts, SteerError, SteerOptions, TunnelEndpoints, takes,
 };
 use datapath::{AttachError, AttachMode};
 use forwarder::NoSocket;
@@ -25,7 +25,7 @@ pub(crate) const OPTIONS: SteerOptions =
     SteerOptions { max_vips: 8, no_socket: NoSocket::Pass, max_queues: 4 };
 
 fn vips() -> Filter {
-    Filter::of_vips([(ip(VIP4), 24), (ip(VIP6), 44)])
+    Filter::of_vips([ip(VIP4), ip(VIP6)])
 }
 
 fn attach(options: &SteerOptions) -> Steer {
@@ -89,12 +89,6 @@ fn received(receivers: &mut [Receiver]) -> Vec<Vec<u8>> {
     got
 }
 
-/// Removes the headroom from a frame. Returns the size of the headroom, and the frame without it.
-pub(crate) fn unmarked(bytes: &[u8]) -> (u8, &[u8]) {
-    let encap_overhead = head_room_bytes(bytes[0]);
-    (encap_overhead, &bytes[usize::from(encap_overhead)..])
-}
-
 pub(crate) fn to(vip: &str, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let from = if ip(vip).is_ipv4() { "198.18.0.1" } else { "2001:db8:c::1" };
     packet(ip(from), ip(vip), protocol, payload)
@@ -128,37 +122,36 @@ fn steer_gives_each_frame_a_verdict_and_one_count() {
     let passed = counts(|c| c.passed = 1);
     let discovery = counts(|c| c.neighbour_discovery = 1);
     let mut rows = vec![
-        (frame(0, &v4), REDIRECT, 24, redirected),
-        (frame(1, &v4), REDIRECT, 24, redirected),
-        (frame(2, &v4), REDIRECT, 24, redirected),
-        (frame(3, &v4), PASS, 0, passed),
-        (frame(0, &v6), REDIRECT, 44, redirected),
-        (frame(1, &v6), REDIRECT, 44, redirected),
-        (frame(2, &v6), REDIRECT, 44, redirected),
-        (group, PASS, 0, counts(|c| c.multicast = 1)),
-        (arp, PASS, 0, passed),
-        (wrong_version, PASS, 0, passed),
-        (wrong_version6, PASS, 0, passed),
-        (frame(0, &to("203.0.113.11", 17, b"")), PASS, 0, passed),
-        (frame(0, &to("2001:db8:f::11", 17, b"")), PASS, 0, passed),
-        (frame(0, &to("::ffff:203.0.113.10", 17, b"")), PASS, 0, passed),
-        (frame(0, &to(VIP6, 58, &[132, 0])), REDIRECT, 44, redirected),
-        (frame(0, &to(VIP6, 58, &[138, 0])), REDIRECT, 44, redirected),
-        (frame(0, &to(VIP6, 58, &[])), REDIRECT, 44, redirected),
-        (frame(0, &to(VIP6, 6, &[135, 0])), REDIRECT, 44, redirected),
-        (frame(0, &to(VIP4, 58, &[135, 0])), REDIRECT, 24, redirected),
-        (like_discovery, REDIRECT, 24, redirected),
-        (frame(0, &to(VIP4, 1, &[8, 0])), REDIRECT, 24, redirected),
+        (frame(0, &v4), REDIRECT, redirected),
+        (frame(1, &v4), REDIRECT, redirected),
+        (frame(2, &v4), REDIRECT, redirected),
+        (frame(3, &v4), PASS, passed),
+        (frame(0, &v6), REDIRECT, redirected),
+        (frame(1, &v6), REDIRECT, redirected),
+        (frame(2, &v6), REDIRECT, redirected),
+        (group, PASS, counts(|c| c.multicast = 1)),
+        (arp, PASS, passed),
+        (wrong_version, PASS, passed),
+        (wrong_version6, PASS, passed),
+        (frame(0, &to("203.0.113.11", 17, b"")), PASS, passed),
+        (frame(0, &to("2001:db8:f::11", 17, b"")), PASS, passed),
+        (frame(0, &to("::ffff:203.0.113.10", 17, b"")), PASS, passed),
+        (frame(0, &to(VIP6, 58, &[132, 0])), REDIRECT, redirected),
+        (frame(0, &to(VIP6, 58, &[138, 0])), REDIRECT, redirected),
+        (frame(0, &to(VIP6, 58, &[])), REDIRECT, redirected),
+        (frame(0, &to(VIP6, 6, &[135, 0])), REDIRECT, redirected),
+        (frame(0, &to(VIP4, 58, &[135, 0])), REDIRECT, redirected),
+        (like_discovery, REDIRECT, redirected),
+        (frame(0, &to(VIP4, 1, &[8, 0])), REDIRECT, redirected),
     ];
-    rows.extend((133..=137).map(|kind| (frame(1, &to(VIP6, 58, &[kind, 0])), PASS, 0, discovery)));
-    for (row, (frame, verdict, encap_overhead, moved)) in rows.iter().enumerate() {
+    rows.extend((133..=137).map(|kind| (frame(1, &to(VIP6, 58, &[kind, 0])), PASS, discovery)));
+    for (row, (frame, verdict, moved)) in rows.iter().enumerate() {
         let before = steer.counts().unwrap();
         let (got, out) = program.run(frame, 1);
-        let (opened, rest) = if got == REDIRECT { unmarked(&out) } else { (0, out.as_slice()) };
-        assert_eq!((got, opened, rest), (*verdict, *encap_overhead, frame.as_slice()), "row {row}");
+        assert_eq!((got, &out), (*verdict, frame), "row {row}");
         assert_eq!(difference(&steer.counts().unwrap(), &before), *moved, "row {row}");
         let without_a_kernel = takes(frame, &vips(), &TunnelEndpoints::default());
-        assert_eq!(without_a_kernel, (got == REDIRECT).then_some(opened), "row {row}");
+        assert_eq!(without_a_kernel, got == REDIRECT, "row {row}");
     }
 }
 
@@ -169,8 +162,6 @@ pub(crate) fn difference(after: &SteerCounts, before: &SteerCounts) -> SteerCoun
         multicast: after.multicast - before.multicast,
         neighbour_discovery: after.neighbour_discovery - before.neighbour_discovery,
         no_socket: after.no_socket - before.no_socket,
-        no_head_room: after.no_head_room - before.no_head_room,
-        socket_gone: after.socket_gone - before.socket_gone,
     }
 }
 
@@ -188,24 +179,9 @@ fn steer_redirects_only_frames_with_a_complete_header() {
                 let expected = if length >= 14 + 4 * tags + header { REDIRECT } else { PASS };
                 assert_eq!(program.run(&frame[..length], 0).0, expected, "{length} bytes, {tags} tags");
                 let without_a_kernel = takes(&frame[..length], &vips(), &TunnelEndpoints::default());
-                assert_eq!(without_a_kernel.is_some(), expected == REDIRECT, "{length} bytes, {tags} tags");
+                assert_eq!(without_a_kernel, expected == REDIRECT, "{length} bytes, {tags} tags");
             }
         }
-    }
-}
-
-#[test]
-fn steer_opens_and_marks_each_head_room() {
-    bed::enter();
-    let mut steer = attach(&OPTIONS);
-    let receiver = Receiver::on(0);
-    steer.set_socket(0, receiver.rx.fd()).unwrap();
-    let program = Program::on_near();
-    let frame = frame(0, &to(VIP4, 17, &udp(80, b"x")));
-    for encap_overhead in 0..=63 {
-        steer.set_filter(&Filter::of_vips([(ip(VIP4), encap_overhead)])).unwrap();
-        let (verdict, out) = program.run(&frame, 0);
-        assert_eq!((verdict, unmarked(&out)), (REDIRECT, (encap_overhead, frame.as_slice())));
     }
 }
 
@@ -239,19 +215,6 @@ fn steer_without_a_socket_passes_or_drops_the_whole_frame() {
 }
 
 #[test]
-fn steer_drops_and_counts_a_frame_without_head_room() {
-    bed::enter();
-    let mut steer = attach(&OPTIONS);
-    let receiver = Receiver::on(0);
-    steer.set_socket(0, receiver.rx.fd()).unwrap();
-    let program = Program::on_near();
-    let frame = frame(0, &to(VIP4, 17, &udp(80, b"x")));
-    assert_eq!(program.run_with_metadata(&frame, 0, 200).0, DROP);
-    let counts = SteerCounts { no_head_room: 1, ..SteerCounts::default() };
-    assert_eq!(steer.counts().unwrap(), counts);
-}
-
-#[test]
 fn steer_passes_vip_packets_until_the_queue_has_a_socket() {
     bed::enter();
     let mut steer = attach(&OPTIONS);
@@ -270,7 +233,7 @@ fn steer_passes_vip_packets_until_the_queue_has_a_socket() {
     bed::eventually("one redirected frame", || steer.counts().unwrap().redirected == 1);
     let got = received(&mut receivers);
     assert_eq!(got.len(), 1);
-    assert_eq!(unmarked(&got[0]), (24, vip.as_slice()));
+    assert_eq!(got[0], vip);
     let counts = SteerCounts { redirected: 1, passed: 2, no_socket: 1, ..SteerCounts::default() };
     assert_eq!(steer.counts().unwrap(), counts);
     for _ in 0..2 {
@@ -293,7 +256,7 @@ fn steer_falls_back_to_generic_mode() {
     Wire::on("far").send(&vip);
     let got = received(&mut receivers);
     assert_eq!(got.len(), 1);
-    assert_eq!(unmarked(&got[0]), (24, vip.as_slice()));
+    assert_eq!(got[0], vip);
 }
 
 #[test]

@@ -56,9 +56,7 @@ impl Core {
         overhead: usize,
     ) -> Option<()> {
         let (ip_len, l3) = (place.ip_len, place.l3);
-        if packet.start() != overhead {
-            return None;
-        }
+        packet.cut_front(packet.start().checked_sub(overhead)?);
         let ip_at = overhead + usize::from(l3);
         if !decrement_ttl(packet.buffer_mut().get_mut(ip_at..)?, place.family) {
             return None;
@@ -80,7 +78,7 @@ impl Core {
             14 => headers.write(packet.buffer_mut(), &inner()),
             _ => headers.write_tagged(packet.buffer_mut(), overhead, l3, &inner()),
         };
-        // The check of `packet.start()` above guarantees the headroom.
+        // The subtraction from `packet.start()` above guarantees the headroom.
         debug_assert!(written, "a fast-path packet has room for its headers");
         Some(())
     }

@@ -1,5 +1,5 @@
-//! Memory mappings for the rings of packet sockets and for frames. Dropping a [`Mapping`] unmaps
-//! the memory. The pages are excluded from core dumps.
+//! Memory mappings for the rings of packet sockets, for frames and for BPF maps. Dropping a
+//! [`Mapping`] unmaps the memory. The pages are excluded from core dumps.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,7 +11,7 @@ use crate::core_dump::keep_out_of_cores;
 
 /// A memory mapping that this value owns.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
@@ -24,20 +24,20 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps zeroed anonymous memory. The kernel allocates a page at the first write to that page.
-    pub(super) fn anonymous(len: usize) -> io::Result<Self> {
+    pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the address of the new mapping, so the mapping overlaps no
         // other memory.
         Self::new(unsafe { mmap_anonymous(null_mut(), len, access, MapFlags::PRIVATE) }, len)
     }
 
-    /// Maps the rings of a packet socket. The kernel maps the receive ring and the transmit ring as
-    /// one consecutive area.
-    pub(super) fn of_socket(socket: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+    /// Maps the rings of a packet socket, or the values of a BPF map. The kernel maps the receive
+    /// ring and the transmit ring as one consecutive area.
+    pub(crate) fn of_descriptor(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the address of the new mapping, so the mapping overlaps no
         // other memory.
-        Self::new(unsafe { mmap(null_mut(), len, access, MapFlags::SHARED, socket, 0) }, len)
+        Self::new(unsafe { mmap(null_mut(), len, access, MapFlags::SHARED, fd, 0) }, len)
     }
 
     fn new(mapped: rustix::io::Result<*mut libc::c_void>, len: usize) -> io::Result<Self> {
@@ -47,12 +47,12 @@ impl Mapping {
     }
 
     /// Returns a pointer to the first byte.
-    pub(super) fn base(&self) -> NonNull<u8> {
+    pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
     /// Returns the length in bytes.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 }
