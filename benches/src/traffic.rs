@@ -10,11 +10,13 @@ use crate::{VIP6, frame, frame_v6};
 pub enum Traffic {
     /// Packets of established flows in random order. The value is the number of flows.
     Flows(u32),
+    /// UDP packets of established flows, in the same order. The value is the number of flows.
+    Datagrams(u32),
     /// SYN packets. Each packet opens a new flow.
     SynFlood,
-    /// Packets of established flows, alternating with flood packets. The value is the number of
-    /// flows.
-    Beside(u32, Flood),
+    /// Packets of established flows, mixed with flood packets. The values are the number of flows,
+    /// the kind of flood, and the number of flood packets per packet of an established flow.
+    Beside(u32, Flood, u32),
     /// Flood packets that arrive after this number of flows was established.
     After(u32, Flood),
     /// Packets that the forwarder drops. The value is the reason.
@@ -69,7 +71,9 @@ impl Traffic {
     /// Returns the number of flows that must be established before the measurement.
     pub(crate) const fn flows(self) -> u32 {
         match self {
-            Self::Flows(flows) | Self::Beside(flows, _) | Self::After(flows, _) => flows,
+            Self::Flows(flows) | Self::Datagrams(flows) | Self::Beside(flows, ..) | Self::After(flows, _) => {
+                flows
+            }
             Self::SynFlood | Self::Dropped(_) | Self::Gets(_) | Self::Hits(_) => 0,
         }
     }
@@ -84,16 +88,25 @@ impl Traffic {
         }
     }
 
+    /// Returns the verdict that some packets may get instead: SYNs of a flood that exceed the share
+    /// of new flows while the thread is overloaded.
+    pub(crate) fn other_verdict(self) -> Option<Verdict> {
+        matches!(self, Self::Beside(_, Flood::Syn, _)).then_some(Verdict::Drop(DropReason::Overload))
+    }
+
     /// Returns the next packet. The generator returns each flow once per period, in a scattered
     /// order.
     pub fn next(self, state: &mut u32) -> Next {
         *state = state.wrapping_add(0x9e37_79b1);
         match self {
             Self::Flows(flows) => Next::Tcp(scaled(*state, flows), ACK),
+            Self::Datagrams(flows) => Next::Udp(scaled(*state, flows)),
             Self::SynFlood => Next::Tcp(*state & 0x00ff_ffff, SYN),
-            // The lowest bit of the state alternates, so every second packet belongs to the flood.
-            Self::Beside(flows, _) if *state & 1 == 0 => Next::Tcp(scaled(*state, flows), ACK),
-            Self::Beside(_, flood) | Self::After(_, flood) => flood.packet(forged(*state)),
+            // With a ratio of 1, the lowest bit of the state decides, which alternates.
+            Self::Beside(flows, _, ratio) if *state % (ratio + 1) == 0 => {
+                Next::Tcp(scaled(*state, flows), ACK)
+            }
+            Self::Beside(_, flood, _) | Self::After(_, flood) => flood.packet(forged(*state)),
             Self::Dropped(flaw) => Next::Flawed(scaled(*state, 1_000), flaw),
             Self::Gets(keys) | Self::Hits(keys) => Next::Get(scaled(*state, keys)),
         }

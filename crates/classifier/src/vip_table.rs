@@ -4,7 +4,7 @@
 //! addresses, the longest matching prefix selects the prefix group, and the longest matching suffix
 //! in this group selects the VIP (module `longest`). Prefix and suffix lookups are performed for a
 //! whole batch at a time (module `batch_lookup`). Each VIP has disjoint port intervals (module
-//! `ports`).
+//! `ports`). The fast path has shorter lookups for IPv4 (module `v4`).
 //!
 //! Each address matches at most one VIP. If this VIP does not serve the port, the packet has no
 //! service, even if another VIP with a shorter suffix or prefix serves the port.
@@ -16,15 +16,19 @@ mod longest;
 mod ports;
 #[cfg(test)]
 mod tests;
+mod v4;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use packet::FastHeaders;
+
 pub use self::batch_lookup::BatchLookup;
 use self::longest::{Entry, Halves, Longest, halves};
 use self::ports::{Interval, NEARBY, Nearby, disjoint, of_one, search};
+use self::v4::{AddressFilter, SinglePorts};
 use crate::Flow;
 use crate::prefix::{bits_of, low};
 use crate::{Prefix, Suffix};
@@ -74,6 +78,9 @@ pub struct VipTable {
     has_exact: bool,
     intervals: Box<[Interval]>,
     groups: Option<Box<Groups>>,
+    single_ports: SinglePorts,
+    /// The addresses of all VIPs.
+    v4_filter: AddressFilter,
 }
 
 /// The lookup of VIPs in prefix groups.
@@ -125,7 +132,14 @@ impl VipTable {
             Box::new(Groups { prefixes, suffixes, stamp })
         });
         let places = places(&addresses, &intervals);
-        Ok(Self { places, has_exact: !addresses.is_empty(), intervals: intervals.into(), groups })
+        let of_address = |(bytes, ports): &([u8; 16], u32)| (*bytes, of_one(&intervals[*ports as usize..]));
+        let single_ports = SinglePorts::build(addresses.iter().map(of_address));
+        let v4_filter = match &groups {
+            Some(_) => AddressFilter::of_all(),
+            None => AddressFilter::build(addresses.iter().map(|(bytes, _)| *bytes)),
+        };
+        let (has_exact, intervals) = (!addresses.is_empty(), intervals.into());
+        Ok(Self { places, has_exact, intervals, groups, single_ports, v4_filter })
     }
 
     /// Returns the service for an address, protocol and port.
@@ -159,6 +173,15 @@ impl VipTable {
         }
     }
 
+    /// Looks up the service of an IPv4 packet to an exact VIP address, given the hash input of the
+    /// packet for [`HashPolicy::FiveTuple`](crate::HashPolicy::FiveTuple). Returns `None` if the
+    /// packet has no service, and for some packets that have a service. In both cases, the caller
+    /// must use [`Self::find_exact`] or [`Self::find_ahead`].
+    #[inline(always)]
+    pub fn find_single_port(&self, message: [u64; 2]) -> Option<u32> {
+        self.single_ports.find(message)
+    }
+
     /// Returns `true` if the table has no prefix groups, so every VIP is an exact address.
     #[inline]
     pub const fn is_exact(&self) -> bool {
@@ -170,6 +193,18 @@ impl VipTable {
     #[inline(always)]
     pub fn has(&self, address: [u64; 2]) -> bool {
         self.address(address).is_some() || !self.is_exact() && self.contains(&bytes_of(address))
+    }
+
+    /// Does the same as [`Self::has`] for an IPv4 address. Most addresses that do not belong to a
+    /// VIP take one memory access.
+    #[inline(always)]
+    pub fn has_v4(&self, address: u32) -> bool {
+        self.v4_filter.may_have(address) && self.has_mapped(address)
+    }
+
+    #[inline(never)]
+    fn has_mapped(&self, address: u32) -> bool {
+        self.has(FastHeaders::mapped(address))
     }
 
     /// Searches the intervals that are not stored in the hash table entry.

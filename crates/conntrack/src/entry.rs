@@ -231,15 +231,10 @@ impl Clock {
         index_of(self.state_byte())
     }
 
-    /// Returns `true` if the packet leaves the entry unchanged. Data packets of an established or
-    /// opened flow leave the entry unchanged if the last packet arrived in the same tick. Most
-    /// packets of a busy flow pass this test.
+    /// Returns `true` if the packet leaves the entry unchanged. See [`BusyClocks`].
     #[inline]
     pub(crate) fn unmoved_by(self, signal: Signal, now: Tick) -> bool {
-        const ESTABLISHED: u8 = State::Established as u8;
-        const COMPARED: Clock =
-            Clock::new(Tick::new(u32::MAX), !(LACKING | ESTABLISHED ^ State::Opened as u8));
-        matches!(signal, Signal::Data) && (self.0 ^ Self::new(now, ESTABLISHED).0) & COMPARED.0 == 0
+        Unmoved::by(signal, now).includes(self)
     }
 
     /// Returns `true` if the packet is a SYN after FIN or RST. Such a SYN opens a new connection
@@ -262,6 +257,59 @@ impl Clock {
         let later = now.since(self.tick()) > 0;
         let tick = if later { now } else { self.tick() };
         Self::new(tick, AFTER[signal as usize][usize::from(later)][usize::from(self.state_byte())])
+    }
+}
+
+/// The entries that a packet leaves unchanged, for each packet type. Computed once per batch.
+///
+/// A data packet leaves an entry unchanged if its flow is established or opened and has sent a
+/// packet in the same tick. A datagram leaves an entry unchanged if its flow is not a TCP flow, is
+/// not on probation, and has sent a packet in the same tick. Most packets of a busy flow pass this
+/// test.
+#[derive(Clone, Copy, Debug)]
+pub struct BusyClocks([Unmoved; 4]);
+
+impl BusyClocks {
+    /// Computes the entries for packets in this tick.
+    #[inline]
+    #[must_use]
+    pub fn at(now: Tick) -> Self {
+        let signals = [Signal::Syn, Signal::Data, Signal::FinOrRst, Signal::Datagram];
+        Self(signals.map(|signal| Unmoved::by(signal, now)))
+    }
+
+    #[inline(always)]
+    pub(crate) fn include(&self, clock: Clock, signal: Signal) -> bool {
+        self.0[signal as usize].includes(clock)
+    }
+}
+
+/// The clocks that a packet leaves unchanged. They agree with `clock` in the bits `compared`.
+#[derive(Clone, Copy, Debug)]
+struct Unmoved {
+    compared: u32,
+    clock: u32,
+}
+
+impl Unmoved {
+    /// No clock agrees with this value.
+    const NONE: Self = Self { compared: 0, clock: 1 };
+
+    #[inline(always)]
+    const fn by(signal: Signal, now: Tick) -> Self {
+        const ESTABLISHED: u8 = State::Established as u8;
+        const COMPARED: u32 =
+            Clock::new(Tick::new(u32::MAX), !(LACKING | ESTABLISHED ^ State::Opened as u8)).0;
+        match signal {
+            Signal::Data => Self { compared: COMPARED, clock: Clock::new(now, ESTABLISHED).0 & COMPARED },
+            Signal::Datagram => Self { compared: u32::MAX, clock: Clock::new(now, State::Udp as u8).0 },
+            Signal::Syn | Signal::FinOrRst => Self::NONE,
+        }
+    }
+
+    #[inline(always)]
+    const fn includes(self, clock: Clock) -> bool {
+        clock.0 & self.compared == self.clock
     }
 }
 

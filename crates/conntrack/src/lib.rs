@@ -41,12 +41,12 @@ mod tests;
 pub use carry::{RECORD_BYTES, Unreadable};
 pub use config::{Config, ConfigError, Timeouts};
 pub use counters::Counters;
-pub use entry::{Entry, Signal, State};
+pub use entry::{BusyClocks, Entry, Signal, State};
 pub use id::{ID_LIMIT, Id, IdTooLarge, Target};
 pub use layout::{ENTRY_BYTES, LAYOUT_VERSION, LINE_BYTES, MAGIC};
 pub use prefetch::prefetch;
 pub use previous::{FlowCursor, PreviousTables, Step};
-pub use table::{BucketProbe, FlowTable, Hit, Inserted, Query};
+pub use table::{BucketProbe, FlowTable, Hit, Inserted, Newcomer, Query};
 pub use tick::{TICKS_PER_SECOND, Tick};
 pub use walk::{Cursor, Filter};
 

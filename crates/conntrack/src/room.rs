@@ -1,12 +1,13 @@
 //! Finds a free entry for a new flow, and evicts flows on probation if necessary.
 //!
-//! Each hash has two buckets with four entries each. The search prefers a free or expired entry. If
-//! there are several, the search uses one in the first bucket, because lookups read that bucket
-//! first. If there is none, the search looks for a flow that can move to a free entry in its other
-//! bucket, and uses the old entry of that flow. If no flow can move, the search evicts the oldest
-//! flow on probation in the two buckets. If these buckets contain no flow on probation, the search
-//! moves a flow to its other bucket and evicts the oldest flow on probation there. When the table
-//! is 7/8 full, the search evicts a flow on probation without trying to move a flow first.
+//! Each hash has two buckets with four entries each. The search prefers a free or expired entry.
+//! If there are several, the search uses one in the first bucket, because lookups read that bucket
+//! first, and does not examine the second bucket. If there is none, the search looks for a flow
+//! that can move to a free entry in its other bucket, and uses the old entry of that flow. If no
+//! flow can move, the search evicts the oldest flow on probation in the two buckets. If these
+//! buckets contain no flow on probation, the search moves a flow to its other bucket and evicts
+//! the oldest flow on probation there. When the table is 7/8 full, the search evicts a flow on
+//! probation without trying to move a flow first.
 //!
 //! Invariant: a live flow that is not on probation may move between its two buckets, but is never
 //! evicted. A search moves at most one flow and reads at most eight other buckets.
@@ -21,41 +22,53 @@ use crate::tick::Tick;
 
 impl FlowTable {
     /// Returns a free entry for a new flow. Evicts a flow if necessary, and frees the expired flows
-    /// in both buckets.
+    /// in the buckets that it examines. The second bucket is examined only if the first bucket has
+    /// no free entry.
+    #[inline(always)]
+    pub(crate) fn make_room(&mut self, at: Candidates, now: Tick) -> Option<Place> {
+        let first = self.best_bid(at, 0, now);
+        match first.bid.place(at) {
+            Some(place) if first.bid.is_free() && !first.has_expired() => Some(place),
+            _ => self.make_room_in_both(at, first, now),
+        }
+    }
+
+    /// Returns an entry in one of the two buckets, where `first` is the result for the first
+    /// bucket.
     ///
     /// When a flood has filled the table, an attempt to move a flow would probably fail and cause
     /// cache misses. In this case, a flow on probation is evicted without such an attempt.
-    #[inline]
-    pub(crate) fn make_room(&mut self, at: Candidates, now: Tick) -> Option<Place> {
-        let (best, any_expired) = self.best_bid(at, now);
-        if any_expired {
+    #[inline(never)]
+    fn make_room_in_both(&mut self, at: Candidates, first: Best, now: Tick) -> Option<Place> {
+        let second = self.best_bid(at, 1, now);
+        let place = first.bid.max(second.bid).place(at);
+        if first.has_expired() || second.has_expired() {
             self.expire_all(at, now);
         }
-        let place = best.place(at);
-        if best.is_free() {
+        if first.bid.max(second.bid).is_free() {
             return place;
         }
         let crowded = self.entries > self.capacity() / 8 * 7;
         match place {
-            Some(place) if crowded => Some(self.evict(place)),
-            waiting => self.make_room_elsewhere(at, waiting, now),
+            Some(place) if crowded || self.searches == 0 => Some(self.evict(place)),
+            None if self.searches == 0 => None,
+            waiting => {
+                self.searches -= 1;
+                self.make_room_elsewhere(at, waiting, now)
+            }
         }
     }
 
-    /// Returns the highest rank of an entry in the two buckets, and `true` if a flow in them has
-    /// expired. The code has no branches, because the CPU cannot predict them during a flood.
+    /// Returns the highest rank of an entry in one of the two buckets. The code has no branches,
+    /// because the CPU cannot predict them during a flood.
     #[inline(always)]
-    fn best_bid(&self, at: Candidates, now: Tick) -> (Bid, bool) {
-        let (mut best, mut left) = (Bid::NONE, 0);
-        for (bucket, first) in at.buckets.into_iter().zip([0, WAYS]) {
-            for (way, entry) in self.line(bucket).0.iter().enumerate() {
-                let (bid, ticks_left) = Bid::of(entry.clock(), first + way, &self.limits, now);
-                best = best.max(bid);
-                // The sign bit is set if the flow has expired.
-                left |= ticks_left;
-            }
+    fn best_bid(&self, at: Candidates, bucket: usize, now: Tick) -> Best {
+        let mut best = Best { bid: Bid::NONE, left: 0 };
+        for (way, entry) in self.line(at.buckets[bucket]).0.iter().enumerate() {
+            let (bid, left) = Bid::of(entry.clock(), bucket * WAYS + way, &self.limits, now);
+            best = Best { bid: best.bid.max(bid), left: best.left | left };
         }
-        (best, left < 0)
+        best
     }
 
     #[inline(never)]
@@ -149,6 +162,21 @@ struct Survey {
 
 /// The age of a flow on probation in ticks, and the location of its entry.
 type Waiting = (u32, Place);
+
+/// The highest rank of an entry in a bucket.
+#[derive(Clone, Copy)]
+struct Best {
+    bid: Bid,
+    /// Negative if a flow in the bucket has expired.
+    left: i32,
+}
+
+impl Best {
+    #[inline(always)]
+    const fn has_expired(self) -> bool {
+        self.left < 0
+    }
+}
 
 /// The rank of an entry when a new flow needs one. The entry with the highest rank is used. Free
 /// entries have the highest ranks, followed by flows on probation, with older flows before younger

@@ -9,8 +9,8 @@ mod room;
 use core::time::Duration;
 
 use crate::{
-    Config, Counters, Cursor, Entry, Filter, FlowTable, Hit, ID_LIMIT, Id, Inserted, Query, Signal, State,
-    Target, Tick, Timeouts,
+    BusyClocks, Config, Counters, Cursor, Entry, Filter, FlowTable, Hit, ID_LIMIT, Id, Inserted, Query,
+    Signal, State, Target, Tick, Timeouts,
 };
 
 const WRAP: u32 = 1 << 24;

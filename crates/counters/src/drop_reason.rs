@@ -39,6 +39,10 @@ macro_rules! drop_reasons {
                 SourceFlowRate = "source_flow_rate",
                 /// A new flow exceeds the rate limit of the VIP.
                 FlowRate = "flow_rate",
+                /// The connection table is full, the packet thread is overloaded, and the packet is
+                /// a TCP SYN above the share of new flows. Packets of established flows take
+                /// precedence, because the receive queue would otherwise drop packets of all flows.
+                Overload = "overload",
                 /// No backend of the VIP's pool is serving, and no other cluster is configured to
                 /// serve the VIP.
                 NoBackend = "no_backend",

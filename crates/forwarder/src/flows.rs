@@ -10,7 +10,9 @@
 
 use std::sync::Arc;
 
-use conntrack::{Entry, FlowCursor, FlowTable, Hit, Inserted, PreviousTables, Signal, Step, Target, Tick};
+use conntrack::{
+    Entry, FlowCursor, FlowTable, Hit, Inserted, Newcomer, PreviousTables, Signal, Step, Target, Tick,
+};
 
 use crate::{FlowTableCounters, Now, SlotId};
 
@@ -87,9 +89,22 @@ impl Flows {
         signal: Signal,
         now: Tick,
     ) -> Option<SlotId> {
+        self.insert_newcomer(self.table.newcomer(key), key, target, signal, now)
+    }
+
+    /// Does the same as [`Flows::insert_new`], given the location for the entry.
+    #[inline(always)]
+    pub(crate) fn insert_newcomer(
+        &mut self,
+        at: Newcomer,
+        key: u64,
+        target: Target,
+        signal: Signal,
+        now: Tick,
+    ) -> Option<SlotId> {
         // If the connection table is full, the flow is not tracked, and Maglev chooses a backend
         // for each packet. The table counts such flows.
-        match self.table.insert_new(key, target, signal, now) {
+        match self.table.insert_newcomer(at, target, signal, now) {
             Inserted::Tracked => None,
             Inserted::Untracked => self.previous_slot(key, signal, now),
         }

@@ -108,6 +108,13 @@ impl<'a> Packet<'a> {
         self.buf.get(self.start..self.end).unwrap_or_default()
     }
 
+    /// Returns the first byte of the frame, and the last byte that the headers of most packets
+    /// reach, if the buffer is that long. All cache lines of the headers contain one of the bytes.
+    #[inline(always)]
+    pub(crate) fn header_ends(&self) -> [Option<&u8>; 2] {
+        [self.buf.get(self.start), self.buf.get(self.start + HEADERS - 1)]
+    }
+
     /// Returns the length of the frame in bytes.
     #[must_use]
     #[inline(always)]
@@ -205,6 +212,9 @@ impl<'a> Packet<'a> {
         }
     }
 }
+
+/// The length of an Ethernet, an IPv4 and a TCP header without options.
+const HEADERS: usize = 14 + 20 + 20;
 
 #[cfg(test)]
 mod tests {

@@ -23,6 +23,7 @@ mod keyed;
 mod keyed_state;
 mod messages;
 mod outer_error;
+mod overload;
 mod partial;
 mod proxied;
 mod refusal;
@@ -42,7 +43,7 @@ use std::sync::Arc;
 
 use classifier::{BatchLookup, Limits, Meter, is_v4};
 use conntrack::{FlowTable, PreviousTables};
-use packet::{Family, Fragment, Identifications, ParseError, Parsed, parse, protocol};
+use packet::{Family, Fragment, Identifications, ParseError, Parsed, Template, parse, protocol};
 
 pub use self::config::{IcmpRates, PipelineConfig};
 pub use self::error::PipelineError;
@@ -53,6 +54,7 @@ use self::expiry::ShortLived;
 use self::fast_path::FastBatch;
 use self::fragments::Fragments;
 use self::keyed_state::KeyedState;
+use self::overload::Load;
 use self::partial::Looks;
 use self::refusal::Cut;
 use self::state::{Batch, CachedRead, PacketState, Stage};
@@ -98,6 +100,7 @@ impl Scratch {
 struct Core {
     config: PipelineConfig,
     flows: Flows,
+    load: Load,
     fragments: Fragments,
     counters: Arc<ThreadCounters>,
     meters: Meters,
@@ -152,6 +155,7 @@ impl Pipeline {
         let core = Core {
             config,
             flows: Flows::new(flows),
+            load: Load::default(),
             fragments,
             counters,
             meters: Meters::default(),
@@ -361,11 +365,18 @@ impl Core {
             slot,
             mode: &batch.snapshot.next_hop,
             hash: state.hash,
-            identification: self.identifications.next_v4(),
+            identification: self.identification_for(slot, state.parsed.family),
             limit: slot.mtu.into(),
             lower_ttl: state.stage != Stage::Redirect,
             redirected: remote::redirected(state.decapsulated_from),
         }
+    }
+
+    /// Returns the identification for a packet to `slot`, or 0 if its outer header needs none.
+    #[inline]
+    fn identification_for(&mut self, slot: &Slot, inner: Family) -> u16 {
+        let is_identified = slot.template(inner).is_some_and(Template::is_identified);
+        if is_identified { self.identifications.next_v4() } else { 0 }
     }
 
     /// Counts packets that had to be moved in the buffer to make room for the outer headers.
@@ -398,11 +409,16 @@ impl Core {
         ask_for_headers(packets);
         self.tap_before(packets);
         self.ahead.look_up(&batch.snapshot.vips, packets.iter().map(|packet| packet.frame()));
+        self.begin_batch(batch, &mut scratch.fast, packets.len());
         self.read_fast(batch, packets, scratch);
-        self.classify_others(batch, packets, scratch);
-        self.probe_second_buckets(scratch.fast.places.get_mut(..packets.len()).unwrap_or_default());
+        if scratch.fast.has_others {
+            self.classify_others(batch, packets, scratch);
+        }
+        self.choose_busy(batch, &mut scratch.fast, packets.len());
         self.look_for_partial(batch, packets, scratch);
-        self.choose_all(batch, packets, scratch);
+        if scratch.fast.has_others || scratch.fast.is_pending {
+            self.choose_all(batch, packets, scratch);
+        }
         self.write_all(batch, packets, scratch, verdicts);
         if self.tap.is_some() {
             scratch.show_plain(packets.len());
@@ -433,7 +449,7 @@ impl Core {
         self.load_copies(scratch, packets.len());
         let places = scratch.fast.places.iter_mut().zip(scratch.states.iter_mut());
         for (packet, (place, state)) in packets.iter().zip(places) {
-            if place.is_sent() {
+            if place.is_pending() {
                 self.choose_fast(batch, packet, place);
             } else if !place.is_fast() && state.verdict.is_none() {
                 state.verdict = self.choose(batch, packet, state);
@@ -455,6 +471,10 @@ impl Core {
         for ((packet, verdict), (place, state)) in packets.iter_mut().zip(verdicts.iter_mut()).zip(places) {
             if self.write_fast(batch, packet, place).is_some() {
                 *verdict = Verdict::Tx;
+                continue;
+            }
+            if let Some(reason) = place.refusal() {
+                *verdict = self.drop_or_reject(batch, packet, reason);
                 continue;
             }
             *verdict = if place.is_fast() {
@@ -528,17 +548,13 @@ impl Forward for Pipeline {
     }
 }
 
-/// Prefetches the first two cache lines of each frame, which hold the headers. The NIC has just
-/// written the frames, so the headers may not be in the CPU cache.
+/// Prefetches the headers of each frame. The NIC has just written the frames, so the headers may
+/// not be in the CPU cache.
 #[inline(always)]
 fn ask_for_headers(packets: &[Packet<'_>]) {
     for packet in packets {
-        let frame = packet.frame();
-        for line in [0, CACHE_LINE] {
-            if let Some(byte) = frame.get(line) {
-                conntrack::prefetch(byte);
-            }
-        }
+        let [first, last] = packet.header_ends();
+        first.into_iter().chain(last).for_each(conntrack::prefetch);
     }
 }
 
@@ -573,5 +589,3 @@ fn choose_by_table(
     state.choice.slot = selection.ok_or(DropReason::NoBackend)?.slot;
     Ok(())
 }
-
-const CACHE_LINE: usize = 64;

@@ -13,13 +13,15 @@ use std::sync::Arc;
 
 use classifier::{Claim, VipKey, VipTable, mapped};
 use kv_switch::Epochs;
-use packet::{Family, LinkHeader, Prepared, Template};
+use packet::{Family, LinkHeader, Prepared, Template, protocol};
 
 use crate::filter::{Filter, MAX_ENCAP_OVERHEAD, filter};
 use crate::keyed::{KeyPath, Keyed};
 use crate::parts::{Binding, NextHopMode, Parts, Rejects, Service, VipAddress};
-use crate::slot::{Forwarding, Generation, NextHop, PoolTable, Slot, SlotId, SlotState, THIS_MACHINE};
-use crate::{FlowHasher, GuardId, InterfaceId, Prefix, Spread, Tagging, Trace, TunnelSource};
+use crate::slot::{
+    Forwarding, Generation, NextHop, PoolTable, ServiceId, Slot, SlotId, SlotState, THIS_MACHINE,
+};
+use crate::{FlowHasher, GuardId, HashPolicy, InterfaceId, Prefix, Spread, Tagging, Trace, TunnelSource};
 
 /// One generation of the configuration, in the form that packet threads use.
 #[derive(Clone)]
@@ -28,6 +30,12 @@ pub struct Snapshot {
     pub(crate) hasher: FlowHasher,
     pub(crate) vips: Arc<VipTable>,
     pub(crate) services: Arc<[Service]>,
+    plain_services: Arc<[PlainService]>,
+    /// The indexes of the services that have TCP ports.
+    tcp_services: Arc<[usize]>,
+    /// `true` if several TCP connections can share a connection table entry, because a service
+    /// hashes only addresses. A SYN then does not necessarily begin a flow.
+    pub(crate) has_shared_entries: bool,
     pub(crate) slots: Arc<[Slot]>,
     /// The prepared headers, two entries per slot: first for IPv4 and then for IPv6 inner packets.
     /// The headers of a slot with several next hops are in `spread_headers` instead.
@@ -69,10 +77,14 @@ impl Snapshot {
         let (filter, has_upstream_requests) = (filter(&parts), has_upstream_requests(&parts.services));
         let proxied = proxied(&parts.services, &parts.slots);
         let has_rejects = has_rejects(&parts.services);
+        let tcp_services = tcp_services(&parts.bindings);
         Ok(Self {
             generation: parts.generation,
             hasher: FlowHasher::new(&parts.hash_key),
             vips: Arc::new(vips),
+            plain_services: plain_services(&parts.services),
+            has_shared_entries: has_shared_entries(&parts.services, &tcp_services),
+            tcp_services,
             services: parts.services.into(),
             headers: prepared(&parts.slots, &parts.next_hop),
             spread_headers: spread_headers(&parts.slots, &parts.next_hop),
@@ -101,6 +113,16 @@ impl Snapshot {
     #[inline]
     pub(crate) fn service(&self, index: u32) -> &Service {
         &self.services[index as usize]
+    }
+
+    /// Returns the index and the ID of the service for an IPv4 packet, given its hash input for
+    /// [`HashPolicy::FiveTuple`]. Returns `None` if there is no such service, and for some packets
+    /// to a service that is not plain ([`PlainService`]) or has several ports.
+    #[inline(always)]
+    pub(crate) fn find_plain(&self, message: [u64; 2]) -> Option<(u32, ServiceId)> {
+        let index = self.vips.find_single_port(message)?;
+        let service = self.plain_services.get(index as usize)?;
+        service.is_plain.then_some((index, service.id))
     }
 
     /// Returns the prepared headers of a slot, for inner packets of the address family `inner`.
@@ -260,7 +282,7 @@ impl Snapshot {
     /// with its request.
     #[cold]
     pub(crate) fn may_answer(&self, source: &[u8; 16], port: u16) -> bool {
-        let at_vip = self.vips.find(source, packet::protocol::UDP, port);
+        let at_vip = self.vips.find(source, protocol::UDP, port);
         at_vip.is_some_and(|index| self.service(index).keyed.is_some())
             || self.proxied.binary_search(source).is_ok()
     }
@@ -310,8 +332,16 @@ impl Snapshot {
         check_pools(&services, self.slots.len(), known)?;
         let has_upstream_requests = has_upstream_requests(&services);
         let proxied = proxied(&services, &self.slots);
-        let has_rejects = has_rejects(&services);
-        Ok(Self { has_upstream_requests, has_rejects, proxied, services: services.into(), ..self.clone() })
+        let (has_rejects, plain_services) = (has_rejects(&services), plain_services(&services));
+        Ok(Self {
+            has_upstream_requests,
+            has_rejects,
+            proxied,
+            plain_services,
+            has_shared_entries: has_shared_entries(&services, &self.tcp_services),
+            services: services.into(),
+            ..self.clone()
+        })
     }
 }
 
@@ -362,6 +392,24 @@ pub enum SnapshotError {
     TooManyGuards,
 }
 
+/// The properties of a service that the fast path reads for each packet.
+#[derive(Clone, Copy)]
+struct PlainService {
+    id: ServiceId,
+    /// `true` if the service hashes 5-tuples, and has neither source lists nor excluded slots. The
+    /// fast path then needs no other property to classify a packet.
+    is_plain: bool,
+}
+
+fn plain_services(services: &[Service]) -> Arc<[PlainService]> {
+    let is_plain = |service: &Service| {
+        let has_lists =
+            service.guard.as_ref().is_some_and(|guard| guard.allow.is_some() || guard.deny.is_some());
+        service.policy == HashPolicy::FiveTuple && !has_lists && service.excluded_slots.is_empty()
+    };
+    services.iter().map(|service| PlainService { id: service.id, is_plain: is_plain(service) }).collect()
+}
+
 /// Returns the prepared headers of all slots with one next hop.
 fn prepared(slots: &[Slot], mode: &NextHopMode) -> Arc<[Prepared<InterfaceId>]> {
     let only = |slot: &Slot| slot.next_hop.clone().filter(|_| slot.spread.is_none());
@@ -400,6 +448,17 @@ fn has_upstream_requests(services: &[Service]) -> bool {
         rules.gather.is_some() || rules.cache.is_some() || rules.path != KeyPath::Direct
     };
     services.iter().any(|service| service.keyed.as_ref().is_some_and(asks))
+}
+
+fn tcp_services(bindings: &[Binding]) -> Arc<[usize]> {
+    let tcp = bindings.iter().filter(|binding| binding.protocol == protocol::TCP);
+    let services: BTreeSet<usize> = tcp.map(|binding| binding.service).collect();
+    services.into_iter().collect()
+}
+
+fn has_shared_entries(services: &[Service], tcp_services: &[usize]) -> bool {
+    let policies = tcp_services.iter().filter_map(|index| services.get(*index)).map(|service| service.policy);
+    { policies }.any(|policy| matches!(policy, HashPolicy::Addresses | HashPolicy::Source))
 }
 
 fn has_rejects(services: &[Service]) -> bool {

@@ -85,17 +85,6 @@ impl Sum {
         u16::from_be_bytes([hi, lo])
     }
 
-    /// Returns the checksum of a sum that fits into 32 bits. The sum of a single header always
-    /// fits.
-    #[inline(always)]
-    #[must_use]
-    pub(crate) const fn finish_short(self) -> u16 {
-        let sum = (self.0 >> 16) + (self.0 & 0xffff); // at most 17 bits
-        #[expect(clippy::cast_possible_truncation, reason = "this addition absorbs the last carry")]
-        let sum = ((sum >> 16) + sum) as u16;
-        !sum
-    }
-
     /// Returns the checksum, which is the complement of the folded sum. If the summed bytes contain
     /// a correct checksum, the result is 0.
     #[inline]

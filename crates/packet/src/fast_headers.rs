@@ -7,6 +7,7 @@
 //!
 //! The header formats are defined in RFC 791, 8200, 9293 and 768.
 
+use crate::source::is_martian_v4;
 use crate::{Family, Fragment, Parsed, is_unroutable, protocol};
 
 /// The fields of a packet that qualifies for the fast path. Offsets are in bytes from the start of
@@ -94,6 +95,39 @@ impl FastHeaders {
         Self::v4(frame.get(usize::from(l3)..)?, l3)
     }
 
+    /// Reads an untagged IPv4 frame as [`FastHeaders::read`] does.
+    ///
+    /// # Errors
+    /// Returns `true` if the frame is an untagged IPv4 frame that does not qualify for the fast
+    /// path, and `false` if the frame has another type or is short.
+    #[inline(always)]
+    pub fn read_untagged_v4(frame: &[u8]) -> Result<Self, bool> {
+        // One length check covers the Ethernet type and the headers.
+        let link = frame.first_chunk::<54>().and_then(|headers| headers.first_chunk::<14>()).ok_or(false)?;
+        let [.., high, low] = *link;
+        if u16::from_be_bytes([high, low]) != protocol::ETHERTYPE_IPV4 {
+            return Err(false);
+        }
+        Self::read_v4(frame, Self::UNTAGGED).ok_or(true)
+    }
+
+    /// Returns `true` for an untagged frame with a TCP segment over IPv4 that begins a connection
+    /// (SYN without ACK, FIN and RST). Returns `false` for packets with IP options.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_untagged_syn_v4(frame: &[u8]) -> bool {
+        let Some(headers) = frame.first_chunk::<54>() else { return false };
+        let part = |at: usize| headers.get(at..).and_then(|rest| rest.first_chunk::<4>()).copied();
+        let [Some(link), Some(ip), Some(tcp)] = [12, 20, 44].map(part) else { return false };
+        let [type_high, type_low, version, _] = link;
+        let [fragment_high, fragment_low, _, protocol] = ip;
+        let [_, _, _, flags] = tcp;
+        [type_high, type_low, version] == [8, 0, 0x45]
+            && (fragment_high & 0x3f | fragment_low) == 0
+            && protocol == protocol::TCP
+            && flags & 0x17 == protocol::TCP_SYN
+    }
+
     /// Reads a frame as [`FastHeaders::read_v4`] does, but with an IPv6 header at offset `l3`.
     #[inline(always)]
     #[must_use]
@@ -132,53 +166,52 @@ impl FastHeaders {
         })
     }
 
-    /// Returns the source address of a frame in the format of [`FastHeaders::source`], or `None` if
-    /// no flow can have this source ([`is_unroutable`]). [`FastHeaders::read`] must have accepted
-    /// the frame with the same `family` and `l3`.
+    /// Returns the source address of an IPv4 frame as a 32-bit number, or `None` if no flow can
+    /// have this source ([`crate::is_unroutable`]). [`FastHeaders::read`] must have accepted the
+    /// frame with the same `l3`.
     #[inline(always)]
     #[must_use]
-    pub fn flow_source_in(frame: &[u8], family: Family, l3: u16) -> Option<[u64; 2]> {
-        let ip = frame.get(usize::from(l3)..)?;
-        // Each family has a test of its own, because a shared test costs more instructions.
-        match family {
-            Family::V4 => {
-                let source = Self::mapped(u32::from_be_bytes(*ip.get(12..)?.first_chunk()?));
-                (!is_unroutable(Family::V4, source)).then_some(source)
-            }
-            Family::V6 => {
-                let (words, _) = ip.get(8..24)?.as_chunks::<8>();
-                let source = [0, 1].map(|n| words.get(n).map_or(0, |word| u64::from_le_bytes(*word)));
-                (!is_unroutable(Family::V6, source)).then_some(source)
-            }
-        }
+    pub fn flow_source_v4(frame: &[u8], l3: u16) -> Option<u32> {
+        let source = u32::from_be_bytes(*frame.get(usize::from(l3)..)?.get(12..16)?.first_chunk()?);
+        (!is_martian_v4(source)).then_some(source)
+    }
+
+    /// Does the same as [`FastHeaders::flow_source_v4`] for an IPv6 frame. The address has the
+    /// format of [`FastHeaders::source`].
+    #[inline]
+    #[must_use]
+    pub fn flow_source_v6(frame: &[u8], l3: u16) -> Option<[u64; 2]> {
+        let (words, _) = frame.get(usize::from(l3)..)?.get(8..24)?.as_chunks::<8>();
+        let source = [0, 1].map(|n| words.get(n).map_or(0, |word| u64::from_le_bytes(*word)));
+        (!is_unroutable(Family::V6, source)).then_some(source)
     }
 
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "fields are parts of a word")]
     fn v4(ip: &[u8], l3: u16) -> Option<Self> {
         let (header, upper) = ip.first_chunk::<40>()?.split_first_chunk::<24>()?;
-        let [start, middle, end] = words(header);
         let upper = upper.first_chunk::<16>()?;
-        let ip_len = (start >> 32) as u16;
-        let protocol = (middle >> 48) as u8;
+        let start = u64::from_le_bytes(*header.first_chunk()?);
+        let ip_len = ((start >> 16) as u16).swap_bytes();
         // The packet must have version 4 and a header of five words, must not be a fragment, and
         // must end inside the frame.
-        let plain = start >> 56 == 0x45 && start & 0x3fff == 0 && usize::from(ip_len) <= ip.len();
-        if !plain {
+        if start & PLAIN_V4.0 != PLAIN_V4.1 || usize::from(ip_len) > ip.len() {
             return None;
         }
-        let addresses = [middle as u32, (end >> 32) as u32];
+        let protocol = *header.get(9)?;
+        let addresses = u64::from_be_bytes(*header.get(12..)?.first_chunk()?);
+        let [source, destination] = [(addresses >> 32) as u32, addresses as u32];
         Some(Self {
             family: Family::V4,
             l3,
             ip_len: within(l3, ip_len)?,
             protocol,
             tcp_flags: flags(protocol, 20, ip_len, upper)?,
-            tos: (start >> 48) as u8,
-            ports: end as u32,
-            v4: addresses,
-            source: Self::mapped(addresses[0]),
-            destination: Self::mapped(addresses[1]),
+            tos: (start >> 8) as u8,
+            ports: u32::from_be_bytes(*header.get(20..)?.first_chunk()?),
+            v4: [source, destination],
+            source: Self::mapped(source),
+            destination: Self::mapped(destination),
         })
     }
 
@@ -301,6 +334,11 @@ fn udp(header: u32, ip_len: u16, len: u16) -> Option<u8> {
 fn within(l3: u16, ip_len: u16) -> Option<u16> {
     l3.checked_add(ip_len).map(|_| ip_len)
 }
+
+/// The bits of the first eight bytes of an IPv4 header, in little-endian order, that have a fixed
+/// value in packets for the fast path, and that value.
+const PLAIN_V4: (u64, u64) =
+    (u64::from_le_bytes([0xff, 0, 0, 0, 0, 0, 0x3f, 0xff]), u64::from_le_bytes([0x45, 0, 0, 0, 0, 0, 0, 0]));
 
 #[inline]
 fn bytes([first, second]: [u64; 2]) -> [u8; 16] {

@@ -18,14 +18,18 @@ pub struct Prepared<T> {
     /// The total length of the link header and the outer headers in bytes, or 0 if the headers are
     /// not prepared.
     len: u8,
+    /// The length of the outer headers in bytes.
+    overhead: u8,
     /// `true` if an outer IPv4 header needs an identification.
     identified: bool,
-    /// The length of the largest inner packet that fits the MTU, in bytes.
-    most: u16,
-    /// The ones' complement sum of the prepared outer IPv4 header.
-    sum: Sum,
     /// A value that the caller stores in the same cache lines.
     pub beside: T,
+    /// The length of the shortest inner packet that exceeds the MTU, in bytes, or 0 if the headers
+    /// are not prepared.
+    too_long: u32,
+    /// The ones' complement sum of the prepared outer IPv4 header without its first byte. The words
+    /// are little-endian, so that the packet path swaps no bytes of the sum (RFC 1071 §2(B)).
+    sum: u32,
     bytes: [u8; ROOM],
 }
 
@@ -33,7 +37,7 @@ impl<T> Prepared<T> {
     /// Creates a value without headers. [`Prepared::overhead`] then returns `None` for every
     /// packet.
     pub const fn none(beside: T) -> Self {
-        Self { len: 0, identified: false, most: 0, sum: Sum::new(), beside, bytes: [0; ROOM] }
+        Self { len: 0, overhead: 0, identified: false, beside, too_long: 0, sum: 0, bytes: [0; ROOM] }
     }
 
     /// Prepares `link` and the outer headers of `template`. If `template` is `None`, packets get no
@@ -61,9 +65,13 @@ impl<T> Prepared<T> {
         for (to, from) in bytes.iter_mut().zip(front.chain(outer.iter().copied())) {
             *to = from;
         }
-        let (overhead, len) = (u16::try_from(outer.len()).unwrap_or(u16::MAX), LINK + outer.len());
-        let len = u8::try_from(len).unwrap_or(0);
-        Self { len, identified, most: mtu.saturating_sub(overhead), sum, beside, bytes }
+        let Ok(len) = u8::try_from(LINK + outer.len()) else { return Self::none(beside) };
+        let overhead = len - LINK as u8;
+        let too_long = u32::from(mtu.saturating_sub(overhead.into())) + 1;
+        // Adding the complement of a word removes the word from the sum.
+        let [hi, lo] = sum.add_word(!VERSION).fold().to_be_bytes();
+        let sum = u16::from_le_bytes([hi, lo]).into();
+        Self { len, overhead, identified, beside, too_long, sum, bytes }
     }
 
     /// Returns the length of the outer headers in bytes. Returns `None` if an inner packet of
@@ -71,8 +79,14 @@ impl<T> Prepared<T> {
     #[inline(always)]
     #[must_use]
     pub fn overhead(&self, inner_len: u16) -> Option<usize> {
-        let overhead = usize::from(self.len).checked_sub(LINK)?;
-        (inner_len <= self.most).then_some(overhead)
+        (u32::from(inner_len) < self.too_long).then_some(usize::from(self.overhead))
+    }
+
+    /// Returns `true` if the outer header needs [`Inner::identification`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_identified(&self) -> bool {
+        self.identified
     }
 
     /// Writes all headers of an untagged frame at the start of `buffer`, up to the inner packet.
@@ -143,14 +157,18 @@ impl<T> Prepared<T> {
     fn fill_v4(&self, outer: &mut [u8], inner: &Inner) -> Option<()> {
         let overhead = outer.len();
         let (ip, behind) = outer.split_first_chunk_mut::<20>()?;
-        // The limit `most` ensures that the total length fits into 16 bits.
+        // The limit `too_long` ensures that the total length fits into 16 bits.
         let total = inner.len.wrapping_add(overhead as u16);
-        let id = if self.identified { inner.identification } else { 0 };
-        let sum = self.sum.add_word(u16::from(inner.tos)).add_word(total).add_word(id);
-        let first = u32::from_be_bytes([0x45, inner.tos, 0, 0]) | u32::from(total);
-        put(ip, 0, first.to_be_bytes())?;
-        put(ip, 4, id.to_be_bytes())?;
-        put(ip, 10, sum.finish_short().to_be_bytes())?;
+        let [hi, lo] = total.to_be_bytes();
+        let first = u32::from_le_bytes([0x45, inner.tos, hi, lo]);
+        put(ip, 0, first.to_le_bytes())?;
+        let mut sum = u64::from(first) + u64::from(self.sum);
+        if self.identified {
+            let id = inner.identification.to_be_bytes();
+            put(ip, 4, id)?;
+            sum += u64::from(u16::from_le_bytes(id));
+        }
+        put(ip, 10, (!folded(sum)).to_le_bytes())?;
         if behind.len() == GUE {
             fill_gue(behind, total.wrapping_sub(20), inner.flow_hash)?;
         }
@@ -172,6 +190,15 @@ impl<T> Prepared<T> {
         }
         Some(())
     }
+}
+
+/// Folds a sum below 2^33 - 2^16 to 16 bits.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "the carries are added before each cast")]
+const fn folded(sum: u64) -> u16 {
+    let sum = (sum as u32).wrapping_add((sum >> 32) as u32);
+    // Adding the rotated sum adds both halves, with the carry of the lower addition.
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
 /// Writes `N` bytes with one store, because the compiler would generate separate stores for bytes
@@ -200,6 +227,8 @@ fn fill_gue(udp: &mut [u8], len: u16, flow_hash: u64) -> Option<()> {
 
 /// The length of a link header without tags, in bytes.
 const LINK: usize = 14;
+/// The first word of an IPv4 header without options, with TOS 0.
+const VERSION: u16 = 0x4500;
 /// The length of both MAC addresses, after which the tags follow.
 const ADDRESSES: usize = 12;
 /// The length of the UDP and GUE headers together, in bytes.

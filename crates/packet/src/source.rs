@@ -16,7 +16,7 @@ use crate::Family;
 #[must_use]
 pub const fn is_martian(family: Family, source: [u64; 2]) -> bool {
     match family {
-        Family::V4 => is_martian_v4(source),
+        Family::V4 => is_martian_v4(unmapped(source)),
         Family::V6 => is_martian_v6(source),
     }
 }
@@ -36,20 +36,27 @@ pub const fn is_unroutable(family: Family, source: [u64; 2]) -> bool {
     //# Routers must not forward any packets with Link-Local source or destination addresses to
     //# other links.
     match family {
-        Family::V4 => is_martian_v4(source),
+        Family::V4 => is_martian_v4(unmapped(source)),
         Family::V6 => is_martian_v6(source) || is_link_local(source),
     }
 }
 
+/// Returns `true` if the source of an IPv4 packet is martian. The address is a 32-bit number.
 #[inline(always)]
-const fn is_martian_v4([_, second]: [u64; 2]) -> bool {
-    let [_, _, _, _, byte, _, _, _] = second.to_le_bytes();
+pub(crate) const fn is_martian_v4(source: u32) -> bool {
     //= RFC 1812 §5.3.7
     //# A router SHOULD NOT forward any packet that has an invalid IP source address or a
     //# source address on network 0.
     // One comparison covers network 0 and the networks from 224, which include the limited
     // broadcast address.
-    byte.wrapping_sub(1) >= 223 || byte == 127
+    source.wrapping_sub(1 << 24) >= 223 << 24 || source >> 24 == 127
+}
+
+/// Returns an IPv4-mapped address as a 32-bit number.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "the lower half is wanted")]
+const fn unmapped([_, second]: [u64; 2]) -> u32 {
+    second.swap_bytes() as u32
 }
 
 #[inline(always)]

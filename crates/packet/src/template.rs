@@ -181,6 +181,14 @@ impl Template {
         }
     }
 
+    /// Returns `true` if the outer header needs [`Inner::identification`], which is the case for
+    /// IPv4 headers without DF.
+    #[inline]
+    #[must_use]
+    pub const fn is_identified(&self) -> bool {
+        matches!(self.ip, Ip::V4 { dont_fragment: false, .. })
+    }
+
     /// Returns the headers as bytes. Returns `None` if the template has a source prefix, a UDP
     /// checksum or a destination in another cluster.
     pub(crate) fn laid_out(&self) -> Option<LaidOut> {

@@ -18,19 +18,20 @@ pub fn decrement_ttl(ip: &mut [u8], family: Family) -> bool {
 
 #[inline]
 fn decrement_v4(h: &mut [u8; 20]) -> bool {
-    // TTL, protocol and checksum are read and written as one word.
+    // TTL, protocol and checksum are read and written as one word. The word is little-endian, so
+    // that the TTL is its lowest byte. The checksum is in the upper half with its bytes swapped,
+    // which does not matter for a ones' complement sum (RFC 1071 §2(B)).
     let Some(place) = h.get_mut(8..).and_then(|rest| rest.first_chunk_mut::<4>()) else { return false };
-    let word = u32::from_be_bytes(*place);
+    let word = u32::from_le_bytes(*place);
     //= RFC 1812 §5.3.1
     //# If the TTL is reduced to zero (or less), the packet MUST be discarded
-    if word >> 24 <= 1 {
+    if word & 0xff <= 1 {
         return false;
     }
-    //= RFC 1624 §3, equation 3
-    //# HC' = ~(~HC + ~m + m')
-    let sum = (!word & 0xffff) + 0xfeff; // m' = m - 0x0100
-    let sum = (sum & 0xffff) + (sum >> 16); // A sum of two terms carries at most once.
-    *place = ((word - 0x0100_0000) & 0xffff_0000 | !sum & 0xffff).to_be_bytes();
+    // The TTL decreases by one and the checksum increases by one. The carry of a checksum that
+    // becomes 0xffff or more is added to its lowest bit.
+    let carry = u32::from(word >= 0xfffe_0000) << 16;
+    *place = word.wrapping_add(0x0001_0000 - 1).wrapping_add(carry).to_le_bytes();
     true
 }
 
@@ -79,6 +80,20 @@ mod tests {
             prop_assert!(decrement_ttl(&mut ip, Family::V6));
             h[7] -= 1;
             prop_assert_eq!(ip, h);
+        }
+    }
+
+    /// Compares the checksums with RFC 1624, equation 3: HC' = ~(~HC + ~m + m').
+    #[test]
+    fn every_checksum_is_updated_by_the_equation() {
+        for checksum in 0..=u16::MAX {
+            let mut h = [0; 20];
+            (h[8], h[9]) = (64, 6);
+            [h[10], h[11]] = checksum.to_be_bytes();
+            assert!(decrement_ttl(&mut h, Family::V4));
+            assert_eq!([h[8], h[9]], [63, 6]);
+            let expected = crate::checksum::update(checksum, 0x4006, 0x3f06);
+            assert_eq!(u16::from_be_bytes([h[10], h[11]]), expected, "{checksum:#06x}");
         }
     }
 

@@ -16,6 +16,7 @@ use conntrack::{BucketProbe, Signal};
 use packet::{Family, FastHeaders, protocol};
 use trace_mark::has_magic;
 
+use self::backend::KNOWN;
 use super::messages::{Hashed, Messages};
 use super::state::{Batch, Choice, FlowPacket, NO_SERVICE, PacketState, Stage};
 use super::{Core, Scratch};
@@ -34,14 +35,43 @@ pub(super) struct FastBatch {
     hashers: LaneHashers,
     /// `true` if the batch contains IPv4 packets whose service has not been looked up yet.
     has_read: bool,
+    /// `true` if the batch may contain packets that do not take the fast path.
+    pub(super) has_others: bool,
+    /// `true` if the batch contains fast-path packets without a backend.
+    pub(super) is_pending: bool,
+    pub(super) admission: Admission,
+}
+
+/// Counts the SYNs of a batch that are processed while the thread is overloaded. See the module
+/// `overload`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Admission {
+    /// The number of further SYNs to admit. `None` admits all.
+    pub(super) left: Option<u32>,
+}
+
+impl Admission {
+    /// Returns `true` if the packet must be dropped, because it is a SYN above the budget.
+    #[inline(always)]
+    fn refuses(&mut self, is_syn: bool) -> bool {
+        match &mut self.left {
+            Some(0) => is_syn,
+            Some(left) => {
+                *left -= u32::from(is_syn);
+                false
+            }
+            None => false,
+        }
+    }
 }
 
 /// The state of one fast-path packet between two stages, in one cache line.
 #[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(super) struct FastPacket {
     hash: u64,
     key: u64,
+    marks: Marks,
     /// The result of the bucket probe. No bucket is probed for a SYN packet, in which case the
     /// field still contains the result for an earlier packet.
     bucket_probe: BucketProbe,
@@ -49,22 +79,36 @@ pub(super) struct FastPacket {
     service: u32,
     /// The service ID, which selects the counters of the service.
     counted: ServiceId,
-    l3: u16,
+    /// The backend choice that stage 2 (backend selection) made. If the disposition is
+    /// [`Disposition::Known`], only the slot is set.
+    choice: Choice,
     ip_len: u16,
-    family: Family,
     tos: u8,
+    flags: u8,
+    signal: Signal,
+}
+
+/// The fields that have the same values for most packets. They fill one word, so that the compiler
+/// sets them with one store.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Marks {
+    l3: u16,
+    family: Family,
     disposition: Disposition,
+    /// The reason if the disposition is [`Disposition::Dropped`].
+    reason: DropReason,
     /// `true` if the service has excluded slots. A flow on an excluded slot must move to another
     /// slot.
     excludes: bool,
-    flags: u8,
-    signal: Signal,
-    /// The backend choice that stage 2 (backend selection) made.
-    choice: Choice,
+    /// `true` if the key in the connection table differs from the hash.
+    has_other_key: bool,
 }
 
-/// The result of stage 1 (classification) for one packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The result of stage 1 (classification) for one packet. The values are ordered, so that one
+/// comparison finds out whether a packet takes the fast path, and whether it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
 enum Disposition {
     /// The packet takes the slow path. The other fields of its `FastPacket` are unused.
     General,
@@ -75,65 +119,82 @@ enum Disposition {
     /// The headers have been read, but no service has been looked up yet. This value exists only
     /// during stage 1 (classification).
     Read,
-    /// The packet is sent to the backend of its flow.
-    Flow,
     /// The packet is dropped.
-    Dropped(DropReason),
+    Dropped,
+    /// The packet is sent to the backend of its flow. No other value follows until the backend is
+    /// chosen.
+    Flow,
+    /// The packet is sent to the backend of its flow, which the connection table contains. The
+    /// packet leaves the table unchanged.
+    Known,
+}
+
+impl Marks {
+    const NONE: Self = Self {
+        l3: FastHeaders::UNTAGGED,
+        family: Family::V4,
+        disposition: Disposition::General,
+        reason: DropReason::Malformed,
+        excludes: false,
+        has_other_key: false,
+    };
 }
 
 impl FastPacket {
     const NONE: Self = Self {
         hash: 0,
         key: 0,
+        marks: Marks::NONE,
         bucket_probe: BucketProbe::NONE,
         service: NO_SERVICE,
         counted: ServiceId(NO_SERVICE),
-        l3: 0,
+        choice: Choice::NONE,
         ip_len: 0,
-        family: Family::V4,
         tos: 0,
-        disposition: Disposition::General,
-        excludes: false,
         flags: 0,
         signal: Signal::Datagram,
-        choice: Choice::NONE,
     };
 
     /// Returns `true` if the packet takes the fast path.
     #[inline(always)]
     pub(super) fn is_fast(&self) -> bool {
-        !matches!(self.disposition, Disposition::General | Disposition::Request)
+        self.marks.disposition >= Disposition::Read
     }
 
-    /// Returns `true` if the fast path sends the packet to a backend.
+    /// Returns `true` if the fast path must still choose the backend of the packet.
     #[inline(always)]
-    pub(super) fn is_sent(&self) -> bool {
-        self.disposition == Disposition::Flow
+    pub(super) fn is_pending(&self) -> bool {
+        self.marks.disposition == Disposition::Flow
     }
 
-    /// Stores the header fields of a packet.
+    /// Returns the drop reason if the packet is dropped.
     #[inline(always)]
-    fn take(&mut self, headers: &FastHeaders) {
-        (self.family, self.l3, self.ip_len, self.tos) =
-            (headers.family, headers.l3, headers.ip_len, headers.tos);
+    pub(super) fn refusal(&self) -> Option<DropReason> {
+        (self.marks.disposition == Disposition::Dropped).then_some(self.marks.reason)
+    }
+
+    /// Stores the header fields of a packet. The signal is computed for the 5-tuple policy, which
+    /// most services use.
+    #[inline(always)]
+    fn take(&mut self, headers: &FastHeaders, disposition: Disposition) {
+        self.marks = Marks { l3: headers.l3, family: headers.family, disposition, ..Marks::NONE };
+        (self.ip_len, self.tos, self.flags) = (headers.ip_len, headers.tos, headers.tcp_flags);
+        self.signal = FlowPacket::signal_of(HashPolicy::FiveTuple, headers.protocol, headers.tcp_flags);
     }
 
     /// Stores the header fields of an IPv4 packet. Until the service is known, `hash` and `key`
-    /// contain the hash input of the flow. The input is computed for the 5-tuple policy, which most
-    /// services use.
+    /// contain the hash input of the flow. The input is computed for the 5-tuple policy.
     #[inline(always)]
     fn note_v4(&mut self, headers: &FastHeaders) {
-        self.take(headers);
-        let [hash, key] = Ends::fast_v4(headers, HashPolicy::FiveTuple);
-        (self.flags, self.hash, self.key) = (headers.tcp_flags, hash, key);
-        self.disposition = Disposition::Read;
+        self.take(headers, Disposition::Read);
+        [self.hash, self.key] = Ends::fast_v4(headers, HashPolicy::FiveTuple);
     }
 
     /// Returns the headers of the IPv4 packet that `note_v4` stored.
     #[inline(always)]
     const fn noted_v4(&self) -> FastHeaders {
         let (v4, ports, protocol) = Ends::of_fast_v4([self.hash, self.key]);
-        let Self { l3, ip_len, tos, flags: tcp_flags, .. } = *self;
+        let (Self { ip_len, tos, flags: tcp_flags, .. }, l3) = (*self, self.marks.l3);
         let (source, destination) = (FastHeaders::mapped(v4[0]), FastHeaders::mapped(v4[1]));
         FastHeaders {
             family: Family::V4,
@@ -156,7 +217,7 @@ impl FastPacket {
         #[expect(clippy::cast_possible_truncation, reason = "the low 16 bits are the destination port")]
         let port = headers.ports as u16;
         let snapshot = arrival.snapshot;
-        self.disposition = Disposition::General;
+        self.marks.disposition = Disposition::General;
         let is_tunnel = snapshot.opens && headers.protocol == protocol::UDP && port == protocol::GUE_PORT;
         if is_tunnel || snapshot.trace.is_some() && is_marked(arrival.packet, self, headers.protocol) {
             return None;
@@ -177,7 +238,7 @@ impl FastPacket {
         };
         let service = snapshot.service(index);
         if service.policy == HashPolicy::Key {
-            (self.service, self.disposition) = (index, Disposition::Request);
+            (self.service, self.marks.disposition) = (index, Disposition::Request);
             return None;
         }
         if let Some(guard) = &service.guard
@@ -186,24 +247,27 @@ impl FastPacket {
             self.refuse(reason);
             return None;
         }
-        self.disposition = Disposition::Flow;
         (self.service, self.counted) = (index, service.id);
-        self.excludes = !service.excluded_slots.is_empty();
-        self.signal = FlowPacket::signal_of(service.policy, headers.protocol, headers.tcp_flags);
+        let excludes = !service.excluded_slots.is_empty();
+        let has_other_key = service.policy != HashPolicy::FiveTuple;
+        self.marks = Marks { disposition: Disposition::Flow, excludes, has_other_key, ..self.marks };
+        if has_other_key {
+            self.signal = Signal::Datagram;
+        }
         Some(service.policy)
     }
 
     /// Returns `true` if the packet is a request to a keyed service.
     #[inline(always)]
     pub(super) fn is_request(&self) -> bool {
-        self.disposition == Disposition::Request
+        self.marks.disposition == Disposition::Request
     }
 
     /// Returns the headers of a request to a keyed service, and the index of that service. `frame`
     /// is the frame of the request.
     #[inline(always)]
     pub(super) fn request(&self, frame: &[u8]) -> Option<(FastHeaders, u32)> {
-        let headers = match self.family {
+        let headers = match self.marks.family {
             Family::V4 => self.noted_v4(),
             Family::V6 => FastHeaders::read(frame)?,
         };
@@ -216,15 +280,15 @@ impl FastPacket {
     pub(super) fn follow(&mut self, state: &PacketState) {
         let is_answered = state.cached.is_some_and(|cached| cached.copy.is_some());
         let leaves = state.verdict.is_none() && state.stage == Stage::Keyed && !state.is_away && !is_answered;
-        if self.disposition == Disposition::Request && leaves {
+        if self.is_request() && leaves {
             (self.hash, self.counted, self.choice) = (state.hash, state.counted, state.choice);
-            self.disposition = Disposition::Flow;
+            self.marks.disposition = Disposition::Flow;
         }
     }
 
     #[inline]
     fn refuse(&mut self, reason: DropReason) {
-        self.disposition = Disposition::Dropped(reason);
+        (self.marks.disposition, self.marks.reason) = (Disposition::Dropped, reason);
         self.choice = Choice::NONE;
         (self.service, self.counted) = (NO_SERVICE, ServiceId(NO_SERVICE));
     }
@@ -245,7 +309,10 @@ impl FastPacket {
     /// Returns the state of the packet for the slow path and for packet captures. The result does
     /// not contain the parsed headers.
     fn chosen(&self, place: usize) -> PacketState {
-        let Self { hash, key, service, counted, choice, .. } = *self;
+        let Self { hash, key, service, counted, mut choice, marks, .. } = *self;
+        if marks.disposition == Disposition::Known {
+            choice = Choice { slot: choice.slot, ..KNOWN };
+        }
         PacketState { hash, key, service, counted, choice, ..PacketState::at(place) }
     }
 }
@@ -262,42 +329,64 @@ struct Arrival<'a> {
 impl FastBatch {
     /// Creates the state for batches of at most `packets` packets.
     pub(super) fn new(packets: usize, hashers: LaneHashers) -> Self {
-        let places = vec![FastPacket::NONE; packets].into_boxed_slice();
-        Self { places, v4: Messages::new(packets), v6: Messages::new(packets), hashers, has_read: false }
+        Self {
+            places: vec![FastPacket::NONE; packets].into(),
+            v4: Messages::new(packets),
+            v6: Messages::new(packets),
+            hashers,
+            has_read: false,
+            has_others: false,
+            is_pending: false,
+            admission: Admission::default(),
+        }
     }
 
     /// Reads the headers of untagged IPv4 packets that came from the wire. Returns `true` if the
-    /// batch contains other packets. Each step of stage 1 (classification) is a separate function,
-    /// so that the compiler has enough CPU registers for each step.
+    /// batch contains other packets that may take the fast path. Each step of stage 1
+    /// (classification) is a separate function, so that the compiler has enough CPU registers for
+    /// each step.
+    ///
+    /// If `SHEDS` is `true`, SYNs above the budget of `admission` are dropped.
     #[inline(never)]
-    fn read_v4(&mut self, packets: &[Packet<'_>]) -> bool {
-        let (mut has_read, mut has_others) = (false, false);
+    fn read_v4<const SHEDS: bool>(&mut self, packets: &[Packet<'_>]) -> bool {
+        let (mut read, mut has_unread) = (0, false);
         for (packet, place) in packets.iter().zip(self.places.iter_mut()) {
-            place.disposition = Disposition::General;
             if !may_be_fast(packet.origin()) {
+                place.marks = Marks::NONE;
                 continue;
             }
             let frame = packet.frame();
-            if FastHeaders::untagged(frame) != Some(Family::V4) {
-                has_others = true;
-            } else if let Some(read) = FastHeaders::read_v4(frame, FastHeaders::UNTAGGED) {
-                place.note_v4(&read);
-                has_read = true;
+            if SHEDS && self.admission.refuses(FastHeaders::is_untagged_syn_v4(frame)) {
+                place.refuse(DropReason::Overload);
+                read += 1;
+                continue;
+            }
+            match FastHeaders::read_untagged_v4(frame) {
+                Ok(headers) => {
+                    place.note_v4(&headers);
+                    read += 1;
+                }
+                Err(is_v4) => {
+                    place.marks = Marks::NONE;
+                    has_unread |= !is_v4;
+                }
             }
         }
-        self.has_read = has_read;
-        has_others
+        self.has_read = read > 0;
+        self.has_others = read < packets.len();
+        has_unread
     }
 }
 
-impl Messages<2> {
-    #[inline(always)]
-    fn gather(&mut self, place: &mut FastPacket, arrival: &Arrival<'_>) {
-        let headers = place.noted_v4();
-        if let Some(policy) = place.enter(arrival, &headers) {
-            let is_noted = policy == HashPolicy::FiveTuple;
-            let message = if is_noted { [place.hash, place.key] } else { Ends::fast_v4(&headers, policy) };
-            self.push(arrival.number, message);
+impl FastPacket {
+    /// Finds the service of an IPv4 packet that `note_v4` has read. Returns the hash input of the
+    /// flow, or `None` if the packet takes the slow path or is dropped.
+    #[inline(never)]
+    fn enter_v4(&mut self, arrival: &Arrival<'_>) -> Option<[u64; 2]> {
+        let (noted, headers) = ([self.hash, self.key], self.noted_v4());
+        match self.enter(arrival, &headers)? {
+            HashPolicy::FiveTuple => Some(noted),
+            policy => Some(Ends::fast_v4(&headers, policy)),
         }
     }
 }
@@ -305,15 +394,31 @@ impl Messages<2> {
 impl Messages<5> {
     // This function is not inlined, because its caller has no CPU registers to spare.
     #[inline(never)]
-    fn gather_tagged(&mut self, place: &mut FastPacket, arrival: &Arrival<'_>, l3: u16) {
+    fn gather_tagged(
+        &mut self,
+        place: &mut FastPacket,
+        arrival: &Arrival<'_>,
+        l3: u16,
+        admission: &mut Admission,
+    ) {
         if let Some(read) = FastHeaders::read_v6(arrival.packet.frame(), l3) {
-            self.gather(place, arrival, &read);
+            self.gather(place, arrival, &read, admission);
         }
     }
 
     #[inline(always)]
-    fn gather(&mut self, place: &mut FastPacket, arrival: &Arrival<'_>, headers: &FastHeaders) {
-        place.take(headers);
+    fn gather(
+        &mut self,
+        place: &mut FastPacket,
+        arrival: &Arrival<'_>,
+        headers: &FastHeaders,
+        admission: &mut Admission,
+    ) {
+        place.take(headers, Disposition::Read);
+        if admission.refuses(place.signal == Signal::Syn) {
+            place.refuse(DropReason::Overload);
+            return;
+        }
         if let Some(policy) = place.enter(arrival, headers) {
             let ends = Ends::of(headers);
             let message = match policy {
@@ -335,8 +440,13 @@ impl Core {
         let fast = &mut scratch.fast;
         fast.v4.clear();
         fast.v6.clear();
-        fast.has_read = false;
-        if scratch.has_fast_path && fast.read_v4(packets) {
+        (fast.has_read, fast.has_others) = (false, true);
+        let has_unread = scratch.has_fast_path
+            && match fast.admission.left {
+                None => fast.read_v4::<false>(packets),
+                Some(_) => fast.read_v4::<true>(packets),
+            };
+        if has_unread {
             self.read_others(batch, packets, fast);
         }
         if fast.has_read {
@@ -359,15 +469,20 @@ impl Core {
             let frame = packet.frame();
             match FastHeaders::untagged(frame) {
                 Some(Family::V6) if let Some(read) = FastHeaders::read_v6(frame, FastHeaders::UNTAGGED) => {
-                    fast.v6.gather(place, &arrival, &read);
+                    fast.v6.gather(place, &arrival, &read, &mut fast.admission);
                 }
                 Some(_) => {}
                 None => match FastHeaders::tagged(frame) {
                     Some((Family::V4, l3)) if let Some(read) = FastHeaders::read_v4(frame, l3) => {
                         place.note_v4(&read);
+                        if fast.admission.refuses(place.signal == Signal::Syn) {
+                            place.refuse(DropReason::Overload);
+                        }
                         fast.has_read = true;
                     }
-                    Some((Family::V6, l3)) => fast.v6.gather_tagged(place, &arrival, l3),
+                    Some((Family::V6, l3)) => {
+                        fast.v6.gather_tagged(place, &arrival, l3, &mut fast.admission);
+                    }
                     _ => {}
                 },
             }
@@ -377,29 +492,43 @@ impl Core {
     /// Finds the services of the IPv4 packets whose headers were read.
     #[inline(never)]
     fn find_services(&self, batch: &Batch<'_>, packets: &[Packet<'_>], fast: &mut FastBatch) {
-        for (number, (packet, place)) in packets.iter().zip(fast.places.iter_mut()).enumerate() {
-            if place.disposition == Disposition::Read {
-                let arrival = Arrival { snapshot: batch.snapshot, ahead: &self.ahead, number, packet };
-                fast.v4.gather(place, &arrival);
+        let snapshot = batch.snapshot;
+        let is_plain = snapshot.trace.is_none() && !snapshot.opens && snapshot.vips.is_exact();
+        let FastBatch { places, v4, has_others, .. } = fast;
+        let mut filler = v4.filler();
+        for (number, (packet, place)) in packets.iter().zip(places.iter_mut()).enumerate() {
+            if place.marks.disposition != Disposition::Read {
+                continue;
             }
+            if is_plain && let Some((index, id)) = snapshot.find_plain([place.hash, place.key]) {
+                (place.service, place.counted) = (index, id);
+                place.marks.disposition = Disposition::Flow;
+                filler.push(number, [place.hash, place.key]);
+                continue;
+            }
+            let arrival = Arrival { snapshot, ahead: &self.ahead, number, packet };
+            if let Some(message) = place.enter_v4(&arrival) {
+                filler.push(number, message);
+            }
+            *has_others |= !place.is_fast();
         }
+        let count = filler.count();
+        v4.set_len(count);
     }
 
     #[inline(always)]
     fn ask_for_flows(&self, batch: &Batch<'_>, places: &mut [FastPacket], hashed: &Hashed<'_>) {
         for (number, hash) in hashed.places.iter().zip(hashed.hashes) {
             let Some(place) = places.get_mut(usize::from(*number)) else { continue };
-            // Under the 5-tuple policy, the connection table key is the flow hash. Only flows under
-            // this policy have a packet type other than `Datagram`.
             (place.hash, place.key) = (*hash, *hash);
-            match place.signal {
-                Signal::Data | Signal::FinOrRst => self.flows.table.prefetch_first(*hash),
-                Signal::Syn => self.ask_for_newcomer(batch, place),
-                Signal::Datagram => {
-                    place.key = flow_key(batch.snapshot.service(place.service), *hash);
-                    self.flows.table.prefetch_first(place.key);
-                }
+            if place.signal == Signal::Syn {
+                self.ask_for_newcomer(batch, place);
+                continue;
             }
+            if place.marks.has_other_key {
+                place.key = flow_key(batch.snapshot.service(place.service), *hash);
+            }
+            self.flows.table.prefetch_first(place.key);
         }
     }
 
@@ -412,18 +541,6 @@ impl Core {
             match table.entry(table.slot_of(place.hash)) {
                 maglev_hash::Entry::Narrow(rank) => conntrack::prefetch(rank),
                 maglev_hash::Entry::Wide(rank) => conntrack::prefetch(rank),
-            }
-        }
-    }
-
-    /// Probes the first bucket of each flow, between stage 1 (classification) and stage 2 (backend
-    /// selection). If the first bucket does not contain the flow, the probe prefetches the second
-    /// bucket.
-    #[inline(never)]
-    pub(super) fn probe_second_buckets(&self, places: &mut [FastPacket]) {
-        for place in places {
-            if place.disposition == Disposition::Flow && place.signal != Signal::Syn {
-                place.bucket_probe = self.flows.table.bucket_probe(place.key);
             }
         }
     }
@@ -461,7 +578,7 @@ fn find_in_groups(snapshot: &Snapshot, ahead: &BatchLookup, number: usize, flow:
 #[inline(never)]
 fn is_marked(packet: &Packet<'_>, place: &FastPacket, protocol: u8) -> bool {
     let frame = packet.frame();
-    has_magic(frame, FastHeaders::payload_in(frame, place.family, place.l3, protocol))
+    has_magic(frame, FastHeaders::payload_in(frame, place.marks.family, place.marks.l3, protocol))
 }
 
 /// Returns `true` for an IPv4-mapped IPv6 address. Such an address is not valid on the wire (RFC

@@ -173,8 +173,9 @@ impl Core {
         if slot.encap_overhead() == 0 {
             return Verdict::Drop(DropReason::TooBig);
         }
-        let params = RewriteParams { limit: NO_LIMIT, ..self.rewrite_params(batch, slot, state) };
-        let identification = params.identification;
+        let identification = self.identifications.next_v4();
+        let params =
+            RewriteParams { limit: NO_LIMIT, identification, ..self.rewrite_params(batch, slot, state) };
         let l3 = match rewrite(packet, &params) {
             Ok(written) => written.link_len,
             Err(reason) => return Verdict::Drop(reason),

@@ -104,7 +104,7 @@ fn filter_has_the_prefixes_of_groups_with_vips() {
         parts.groups = groups;
         parts.bindings = bindings;
         let snapshot = Snapshot::new(parts).unwrap();
-        assert_eq!(snapshot.filter(), []);
+        assert!(snapshot.filter().is_empty());
         let shown = snapshot.filter_prefixes().iter();
         shown.map(ToString::to_string).collect::<Vec<_>>()
     };

@@ -19,6 +19,7 @@ mod icmp_rates;
 mod keyed;
 mod martians;
 mod originate;
+mod overload;
 mod partial;
 mod paths;
 mod pieces;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use forwarder::*;
-use packet::Encapsulation;
 
 use crate::bed::*;
 

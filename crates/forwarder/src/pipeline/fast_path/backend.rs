@@ -2,18 +2,56 @@
 //! new flows. The module `choice` handles rare cases, for example flows that cannot stay on their
 //! backend, services with limits, and flows whose first Maglev choice is not serving.
 
-use conntrack::{Hit, Signal};
-use packet::FastHeaders;
+use conntrack::{BucketProbe, BusyClocks, Hit, Newcomer, Signal};
+use packet::{Family, FastHeaders};
 
-use super::{Disposition, FastPacket};
+use super::{Disposition, FastBatch, FastPacket};
 use crate::pipeline::Core;
 use crate::pipeline::choice::flow_target;
 use crate::pipeline::state::{Batch, Choice};
 use crate::{Flow, Guard, Packet, SlotId, SlotState, Snapshot, Step};
 
 impl Core {
-    /// Chooses the backend for a fast-path packet. This function handles data packets of busy flows
-    /// and passes all other packets to `choose_further`.
+    /// Chooses the backend of the packets that leave the connection table unchanged, which most
+    /// packets do. Probes the first bucket of all other flows. If the first bucket does not contain
+    /// the flow, the probe prefetches the second bucket.
+    ///
+    /// These packets do not depend on other packets of the batch, so they are processed before
+    /// `choose_all` changes the table.
+    #[inline(never)]
+    pub(in crate::pipeline) fn choose_busy(
+        &mut self,
+        batch: &Batch<'_>,
+        fast: &mut FastBatch,
+        packets: usize,
+    ) {
+        let table = &self.flows.table;
+        let (busy, snapshot) = (BusyClocks::at(batch.tick), batch.snapshot);
+        let (mut known, mut is_pending) = (0_u32, false);
+        for place in fast.places.get_mut(..packets).unwrap_or_default() {
+            if place.marks.disposition != Disposition::Flow {
+                continue;
+            }
+            if place.signal != Signal::Syn {
+                match table.probe(place.key, place.signal, &busy) {
+                    Ok(hit) if !place.marks.excludes && goes_on(snapshot, SlotId(hit.slot)) => {
+                        known += 1;
+                        place.choice.slot = SlotId(hit.slot);
+                        place.marks.disposition = Disposition::Known;
+                        continue;
+                    }
+                    Ok(_) => place.bucket_probe = BucketProbe::NONE,
+                    Err(hint) => place.bucket_probe = hint,
+                }
+            }
+            is_pending = true;
+        }
+        fast.is_pending = is_pending;
+        self.load.established = known;
+        self.flows.table.count_hits(known.into());
+    }
+
+    /// Chooses the backend for a fast-path packet that `choose_busy` does not handle.
     #[inline(always)]
     pub(in crate::pipeline) fn choose_fast(
         &mut self,
@@ -21,34 +59,58 @@ impl Core {
         packet: &Packet<'_>,
         place: &mut FastPacket,
     ) {
-        if place.signal == Signal::Data
-            && !place.excludes
-            && let Some(slot) = self.flows.table.busy_slot(place.bucket_probe, place.key, batch.tick)
-            && goes_on(batch.snapshot, SlotId(slot))
-        {
-            self.flows.table.count_hit();
-            place.choice = Choice { slot: SlotId(slot), ..KNOWN };
-            return;
+        match place.signal {
+            Signal::Syn => self.choose_for_syn(batch, packet, place),
+            _ => self.choose_further(batch, packet, place),
         }
-        self.choose_further(batch, packet, place);
     }
 
-    /// Chooses the backend for a packet that `choose_fast` does not handle.
     #[inline(never)]
     fn choose_further(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, place: &mut FastPacket) {
-        let hit = match place.signal {
-            Signal::Syn => self.flows.table.lookup(place.key, place.signal, batch.tick),
-            signal => self.flows.table.lookup_again(place.bucket_probe, place.key, signal, batch.tick),
-        };
-        let hit = self.flows.or_previous(hit, place.key, place.signal, batch.tick);
-        match hit {
+        let hit = self.flows.table.lookup_again(place.bucket_probe, place.key, place.signal, batch.tick);
+        match self.flows.or_previous(hit, place.key, place.signal, batch.tick) {
             Some(Hit { slot, renewed: false, .. })
-                if !place.excludes && goes_on(batch.snapshot, SlotId(slot)) =>
+                if !place.marks.excludes && goes_on(batch.snapshot, SlotId(slot)) =>
+            {
+                place.choice = Choice { slot: SlotId(slot), ..KNOWN };
+                self.load.established += 1;
+            }
+            None => {
+                let at = self.flows.table.newcomer(place.key);
+                self.begin_or_refuse(batch, packet, place, at);
+            }
+            hit => self.choose_otherwise(batch, packet, place, hit),
+        }
+    }
+
+    /// Chooses the backend for a SYN, which usually begins a flow.
+    #[inline(never)]
+    fn choose_for_syn(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, place: &mut FastPacket) {
+        let (hit, at) = match self.flows.table.lookup_newcomer(place.key, place.signal, batch.tick) {
+            Ok(hit) => (Some(hit), None),
+            Err(at) => (None, Some(at)),
+        };
+        match (self.flows.or_previous(hit, place.key, place.signal, batch.tick), at) {
+            (None, Some(at)) => self.begin_or_refuse(batch, packet, place, at),
+            (Some(Hit { slot, renewed: false, .. }), _)
+                if !place.marks.excludes && goes_on(batch.snapshot, SlotId(slot)) =>
             {
                 place.choice = Choice { slot: SlotId(slot), ..KNOWN };
             }
-            None if self.begin_fast(batch, packet, place) => {}
-            hit => self.choose_otherwise(batch, packet, place, hit),
+            (hit, _) => self.choose_otherwise(batch, packet, place, hit),
+        }
+    }
+
+    #[inline(always)]
+    fn begin_or_refuse(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &Packet<'_>,
+        place: &mut FastPacket,
+        at: Newcomer,
+    ) {
+        if !self.begin_fast(batch, packet, place, at) {
+            self.choose_otherwise(batch, packet, place, None);
         }
     }
 
@@ -56,13 +118,23 @@ impl Core {
     /// martian nor a VIP, and the first Maglev choice is serving. Otherwise returns `false` and
     /// changes no state.
     #[inline(always)]
-    fn begin_fast(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, place: &mut FastPacket) -> bool {
+    fn begin_fast(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &Packet<'_>,
+        place: &mut FastPacket,
+        at: Newcomer,
+    ) -> bool {
         let (snapshot, service) = (batch.snapshot, batch.snapshot.service(place.service));
         if service.guard.as_deref().is_some_and(Guard::is_limited) {
             return false;
         }
-        let source = FastHeaders::flow_source_in(packet.frame(), place.family, place.l3);
-        if source.is_none_or(|source| snapshot.vips.has(source)) {
+        let is_source = match place.marks.family {
+            Family::V4 => FastHeaders::flow_source_v4(packet.frame(), place.marks.l3)
+                .is_some_and(|source| !snapshot.vips.has_v4(source)),
+            Family::V6 => is_source_v6(snapshot, packet, place.marks.l3),
+        };
+        if !is_source {
             return false;
         }
         let Some((slot, entry)) = snapshot.select_first(&service.pool, place.hash) else { return false };
@@ -73,7 +145,7 @@ impl Core {
             is_new_flow: true,
         };
         let target = flow_target(slot, place.counted);
-        let previous = self.flows.insert_new(place.key, target, place.signal, batch.tick);
+        let previous = self.flows.insert_newcomer(at, place.key, target, place.signal, batch.tick);
         if let Some(slot) = previous.filter(|slot| snapshot.keeps(service, *slot, false)) {
             place.choice = Choice { slot, ..KNOWN };
         }
@@ -95,17 +167,23 @@ impl Core {
         let flow_packet = place.flow_packet(batch.snapshot.service(place.service), &headers);
         let flow = || Flow::of_fast(&headers);
         if let Err(reason) = self.choose_after(batch, &flow_packet, flow, hit, &mut place.choice) {
-            place.disposition = Disposition::Dropped(reason);
+            (place.marks.disposition, place.marks.reason) = (Disposition::Dropped, reason);
         }
     }
+}
+
+#[inline(never)]
+fn is_source_v6(snapshot: &Snapshot, packet: &Packet<'_>, l3: u16) -> bool {
+    let source = FastHeaders::flow_source_v6(packet.frame(), l3);
+    source.is_some_and(|source| !snapshot.vips.has(source))
 }
 
 /// A variant of `Snapshot::keeps` for the common case: the service has no excluded slots, and the
 /// packet does not start a new connection.
 #[inline(always)]
-fn goes_on(snapshot: &Snapshot, slot: SlotId) -> bool {
+pub(super) fn goes_on(snapshot: &Snapshot, slot: SlotId) -> bool {
     matches!(snapshot.state(slot), SlotState::Serving | SlotState::Draining)
 }
 
 /// The choice for a flow that has an entry in the connection table. The caller sets the slot.
-const KNOWN: Choice = Choice { step: Some(Step::FlowTable), ..Choice::NONE };
+pub(super) const KNOWN: Choice = Choice { step: Some(Step::FlowTable), ..Choice::NONE };

@@ -18,10 +18,10 @@ impl Core {
         packet: &mut Packet<'_>,
         place: &FastPacket,
     ) -> Option<()> {
-        if place.disposition != Disposition::Flow {
+        if place.marks.disposition < Disposition::Flow {
             return None;
         }
-        let headers = batch.snapshot.headers(place.choice.slot, place.family)?;
+        let headers = batch.snapshot.headers(place.choice.slot, place.marks.family)?;
         // The prepared headers of slots with several next hops are stored elsewhere, so that this
         // lookup costs no more for slots with one next hop.
         match headers.overhead(place.ip_len) {
@@ -43,7 +43,8 @@ impl Core {
         place: &FastPacket,
     ) -> Option<()> {
         let (slot, hash) = (place.choice.slot, place.hash);
-        let (headers, overhead) = batch.snapshot.headers_of_flow(slot, place.family, hash, place.ip_len)?;
+        let (headers, overhead) =
+            batch.snapshot.headers_of_flow(slot, place.marks.family, hash, place.ip_len)?;
         self.write_prepared(packet, place, headers, overhead)
     }
 
@@ -55,10 +56,10 @@ impl Core {
         headers: &Prepared<InterfaceId>,
         overhead: usize,
     ) -> Option<()> {
-        let (ip_len, l3) = (place.ip_len, place.l3);
+        let (ip_len, l3) = (place.ip_len, place.marks.l3);
         packet.cut_front(packet.start().checked_sub(overhead)?);
         let ip_at = overhead + usize::from(l3);
-        if !decrement_ttl(packet.buffer_mut().get_mut(ip_at..)?, place.family) {
+        if !decrement_ttl(packet.buffer_mut().get_mut(ip_at..)?, place.marks.family) {
             return None;
         }
         // The counters are updated first, because fewer registers are then in use while the headers
@@ -70,7 +71,7 @@ impl Core {
         });
         packet.set_bounds(0, ip_at + usize::from(ip_len));
         packet.set_interface(headers.beside);
-        let identification = self.identifications.next_v4();
+        let identification = if headers.is_identified() { self.identifications.next_v4() } else { 0 };
         let inner = || Inner { len: ip_len, tos: place.tos, flow_hash: place.hash, identification };
         // Each call gets a separate `Inner`, because the compiler would keep a shared value in
         // memory instead of registers.
@@ -83,7 +84,7 @@ impl Core {
         Some(())
     }
 
-    /// Drops or writes a packet that `write_fast` did not write.
+    /// Writes a packet that `write_fast` did not write.
     #[cold]
     #[inline(never)]
     pub(in crate::pipeline) fn write_otherwise(
@@ -93,9 +94,6 @@ impl Core {
         place: &FastPacket,
         state: &mut PacketState,
     ) -> Verdict {
-        if let Disposition::Dropped(reason) = place.disposition {
-            return Verdict::Drop(reason);
-        }
         let Ok(parsed) = parse(packet.frame()) else { return Verdict::Drop(DropReason::Malformed) };
         *state = PacketState { parsed, ..place.chosen(state.place) };
         self.write(batch, packet, state)
