@@ -143,9 +143,8 @@ fn not_carried(vip: &VipDraft, family: Family, route: &Prefix, whose: &str) -> (
         Family::Ipv6 => ("IPv6", "ipv6", "next_hop6"),
     };
     let message = format!("no BGP peer{whose} can carry the {name} route {route} of VIP \"{}\"", vip.name);
-    let help = format!(
-        "a peer needs \"{key}\" in families and an {name} next hop; use an {name} session, or set {hop}"
-    );
+    let help =
+        format!("add \"{key}\" to the families of a peer; a peer without an {name} session also needs {hop}");
     (message, help)
 }
 

@@ -69,7 +69,7 @@ fn encapsulation(sections: &Sections<'_>, remote: &RemoteDraft) {
     let Some(value) = &draft.value else { return };
     if value.kind != packet::Encapsulation::Gre {
         let message =
-            format!("a remote needs an encapsulation of kind \"gre\", but \"{}\" is not", name.value);
+            format!("a remote cannot use encapsulation \"{}\", because its kind is not \"gre\"", name.value);
         sections.report.error(&name.place, (message, "only GRE can carry the mark that prevents loops"));
     } else if value.too_big == TooBig::FragmentOuter {
         let message = format!("a remote cannot use \"{}\" with too_big = \"fragment-outer\"", name.value);

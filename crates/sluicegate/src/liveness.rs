@@ -106,8 +106,9 @@ impl Liveness {
         let seconds = format!("{:.1}", pause.lasted.as_secs_f64());
         // log: The whole process did not run for the time in `seconds`. This machine forwarded no
         // packets during that time, and routers may have lost BFD sessions. If `why` reports too
-        // little processor time, look for other programs on the processors of the process.
-        // Otherwise, look for a suspended VM or a signal.
+        // little processor time, look for other programs on the processors of the process. If `why`
+        // reports that the process or the machine was stopped, check whether the virtual machine
+        // was suspended, or whether the process received a SIGSTOP signal.
         tracing::warn!(change = "machine", %seconds, why = %pause, "process did not run");
     }
 

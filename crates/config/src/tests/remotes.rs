@@ -121,7 +121,7 @@ fn what_would_send_packets_astray_is_refused_by_name() {
         "[remote.r]\nencapsulation = \"ipip\"\n",
         &[(
             "remote.r.encapsulation",
-            "a remote needs an encapsulation of kind \"gre\", but \"ipip\" is not",
+            "a remote cannot use encapsulation \"ipip\", because its kind is not \"gre\"",
             "only GRE can carry the mark that prevents loops",
         )],
     );
