@@ -27,7 +27,7 @@ pub(super) fn check(sections: &Sections<'_>, bgp: &BgpDraft) {
     }
 }
 
-/// What a set of peers can carry. Machines are identified by their numbers.
+/// The kinds of routes that a set of peers can carry. Machines are identified by their numbers.
 #[derive(Clone, Default)]
 struct Carried {
     /// The peers that all machines have.
@@ -41,7 +41,8 @@ struct Carried {
 #[derive(Clone, Copy, Default)]
 struct Flags {
     has_peer: bool,
-    /// `true` if a peer can carry IPv4 routes, and `true` if a peer can carry IPv6 routes.
+    /// Two flags: whether any peer can carry IPv4 routes, and whether any peer can carry IPv6
+    /// routes.
     families: [bool; 2],
 }
 
@@ -96,7 +97,7 @@ impl<'b> Receivers<'b> {
         Self { by_name, all }
     }
 
-    /// Returns the peers with these names, or all peers if there are no names.
+    /// Returns the properties of the peers with these names, or of all peers if `names` is empty.
     fn of(&self, names: &[Arc<str>]) -> Carried {
         if names.is_empty() {
             return self.all.clone();
