@@ -27,7 +27,8 @@ pub struct Row {
     with: With,
     /// `true` if other flows occupy all entries that the established flows leave free.
     is_full: bool,
-    /// The number of connection tables from the previous process.
+    /// The number of connection tables that were taken over from a previous process. Packets of
+    /// unknown flows are also looked up in these tables.
     previous: usize,
 }
 
@@ -241,11 +242,11 @@ const START: Now = Now::from_nanos(1_000_000_000);
 /// The number of established flows. These flows occupy half of the default connection table, so
 /// that every flow gets an entry.
 const ESTABLISHED: u32 = 500_000;
-/// The number of flows that one step of the preparation inserts together. This number is a multiple
-/// of the batch size.
+/// The number of flows that [`Row::fill`] inserts per iteration. This number is a multiple of the
+/// batch size.
 const WAVE: u32 = 262_144;
-/// The number of preparation steps that insert flows. Together, the steps fill the default
-/// connection table before its first entries expire after ten seconds.
+/// The number of iterations of [`Row::fill`]. Together, the iterations fill the default connection
+/// table before its first entries expire after ten seconds.
 const WAVES: u32 = 4;
 const GRE: Headers = Headers::of(Encapsulation::Gre);
 const GUE: Encapsulation = Encapsulation::Gue { udp_checksum: false };

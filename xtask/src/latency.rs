@@ -2,12 +2,12 @@
 //! the kernel, and the CPU time that the idle balancer uses.
 //!
 //! The latency is the time from the creation of a packet at the router's end of the link until the
-//! kernel has received the packet there again. In each round, the kernel is measured, which forwards
-//! packets by its routes, and the balancer (AF_XDP, GRE) with each value of `io.idle.prefer`. Each
-//! of them is measured at several fractions of the balancer's maximum rate. After that, the CPU time
-//! of the idle balancer is measured. The results are a table, and percentiles in
-//! `benches/results/latency.csv`. The modules `stage` and `offer` create, timestamp and receive
-//! packets.
+//! kernel has received the packet there again. Each round measures the kernel, which forwards
+//! packets according to its routes, and the balancer (AF_XDP, GRE) with each value of
+//! `io.idle.prefer`. Both forwarders are measured at several fractions of the balancer's maximum
+//! rate. Then each round measures the CPU time of the idle balancer. The module prints a table, and
+//! writes the percentiles of the latencies to `benches/results/latency.csv`. The modules `stage`
+//! and `offer` create, timestamp and receive packets.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -171,7 +171,8 @@ impl Measured {
     /// measurements of the same round. The table shows the median of these differences.
     fn words(&self) -> String {
         let mut text = format!(
-            "medians of {} rounds; 100 % is {:.0} packets/s; us at p50, p99 and p99.9\n{:>18}{:>30}{:>30}{:>30}\n",
+            "latency in microseconds at p50, p99 and p99.9; medians of {} rounds; \
+             100 % load is {:.0} packets/s\n{:>18}{:>30}{:>30}{:>30}\n",
             self.kernel.len(),
             self.capacity,
             "load",

@@ -2,9 +2,9 @@
 //!
 //! A higher offered rate does not always lead to more forwarded packets. At full speed, the kernel
 //! thread that receives packets uses all the time of its processor, even for packets that are
-//! dropped later, and leaves no time for the process under test. The result is the [`Rates`] at the
-//! best offered rate. The rates are measured in a time window in which other programs used little
-//! processor time.
+//! dropped later, and leaves no time for the process under test. The module returns the [`Rates`]
+//! that were measured at the offered rate with the most forwarded packets, in a time window in
+//! which other programs used little processor time.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::offer::{FULL, Traffic};
 use crate::stage::{LEAST_EXCESS, Rates, Running, Stage, WINDOW};
 
 /// Measures a forwarder at the offered rate `pace`. If no pace is known yet, the function first
-/// determines the best pace in [`PACES`]. If the generator offers too few packets for a valid
-/// result at this pace, the pace is raised.
+/// determines the pace in [`PACES`] at which the forwarder forwards the most packets. If the
+/// generator offers too few packets for a valid result at this pace, the pace is raised.
 pub(crate) fn turn(
     stage: &Stage,
     running: &Running<'_>,
@@ -73,7 +73,6 @@ fn best_of(tried: &[(u32, Rates)]) -> u32 {
     enough.max_by(|one, other| one.1.taken.total_cmp(&other.1.taken)).map_or(FULL, |row| row.0)
 }
 
-/// Returns the next higher pace.
 fn faster(pace: u32) -> u32 {
     PACES.into_iter().rfind(|&other| other > pace).unwrap_or(FULL)
 }

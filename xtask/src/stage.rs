@@ -1,8 +1,8 @@
 //! Provides the testbed for benchmarks that compare forwarders. The testbed needs two processors.
 //!
 //! A veth pair connects the router and the device under test. The load generator
-//! ([`offer`](crate::offer)) sends packets from the router's end. Packets that come back to this
-//! end are counted by the kernel, which then drops them because of their MAC address. Generator,
+//! ([`offer`](crate::offer)) sends packets from the router's end. The kernel counts the packets
+//! that come back to this end, and then drops them because of their MAC address. The generator,
 //! clients and backends run on one processor, and the device under test runs on the other
 //! processor. A veth copies each packet twice and creates a socket buffer, so the measured ratios
 //! differ from ratios on a real NIC. The modules `testpmd` and `peers` define the comparisons.
@@ -87,8 +87,9 @@ pub(crate) enum Receive {
     /// Packets are received on the processor that sends them, which is the default for a veth.
     /// In this case, the processor of the load generator also spends time on receiving the packets.
     BesideGenerator,
-    /// A kernel thread receives the packets on the processor of the device under test, so all work
-    /// of the device is counted.
+    /// Packets are received by a kernel thread on the processor of the device under test. The
+    /// measured CPU time of the device therefore includes the time that the kernel spends on
+    /// receiving packets.
     OnDevice(Priority),
 }
 

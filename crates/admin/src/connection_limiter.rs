@@ -9,7 +9,8 @@
 //! A `tokio::sync::Semaphore` is not used, because it cannot revoke permits. With a semaphore, a
 //! new client would have to wait for 10 s if 64 other clients were stalled.
 //!
-//! Invariant: at most `most` permits exist, and at most one further connection waits for a permit.
+//! Invariant: the number of permits never exceeds the limit `most`, and at most one further
+//! connection waits for a permit.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -181,8 +182,8 @@ impl Progress {
 }
 
 /// The time that a client has for sending a request before its connection can be closed to admit a
-/// new connection. With a time of zero, connections that arrive at the same time would displace
-/// each other before the server can read their requests.
+/// new connection. If this time were zero and several clients connected at once, each connection
+/// would close the previous one before the server had read its request.
 const REQUEST_TIME: Duration = Duration::from_millis(50);
 /// The time that a client has for reading a response before its connection can be closed to admit a
 /// new connection.

@@ -242,7 +242,6 @@ mod tests {
         assert_eq!(cut("x".repeat(LONGEST)).len(), LONGEST);
     }
 
-    /// Compares the values of `change` fields in all source files with the kinds of events.
     #[test]
     fn every_change_field_in_the_sources_is_an_event_kind() {
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
@@ -270,7 +269,8 @@ mod tests {
 
     proptest! {
         // Promise: events-match-log
-        /// Compares the event log with an unbounded list.
+        /// Checks that the event log returns the same events as a model, which stores all events in
+        /// an unbounded list.
         #[test]
         fn the_last_1000_events_are_stored_and_found(
             first in 0_usize..2_500,

@@ -1,12 +1,12 @@
-//! The task of one peer. The task opens connections to the peer, takes over accepted connections,
-//! resolves collisions and waits after failures.
+//! The async task that manages one BGP peer. The task opens connections to the peer, takes over
+//! accepted connections, resolves collisions and waits after failures.
 //!
 //! The inputs of the task are commands, accepted connections and the desired routes. The task
 //! publishes the status of the peer and writes log lines. The modules `change` and `rekeyed` handle
 //! configuration changes. The module `silence` looks for the cause when a peer does not respond.
 //!
 //! At most one dialed and one accepted connection exist at a time. A misbehaving peer affects only
-//! its own task.
+//! the task of this peer.
 //!
 //! See RFC 4271 §6.8 and §8.
 
@@ -322,7 +322,7 @@ impl Peer {
         self.both.iter_mut().for_each(|connection| connection.session.desire(Arc::clone(&want)));
     }
 
-    /// Notifies the requesters that wait until all routes are acknowledged.
+    /// Notifies the waiting requesters if the peer has acknowledged all routes.
     fn answer(&mut self) {
         if !self.awaiting_flush.is_empty() && self.both.iter().all(Connection::is_flushed) {
             // Sending fails only if the requester no longer waits.

@@ -1,7 +1,8 @@
 //! The index of a compiled configuration.
 //!
-//! The index maps each pool member (one backend in one leaf pool) to its slot, and each slot to its
-//! pool member. For each configured pool, the index also returns the pool that is currently used,
+//! The index maps each pool member to its slot, and each slot to its pool member. A pool member is
+//! one backend in one leaf pool. A leaf pool is a pool that lists the backend directly, not through
+//! a nested pool. For each configured pool, the index also returns the pool that is currently used,
 //! which may be a fallback pool. The module `runtime_state` contains health states and current
 //! weights.
 
@@ -15,11 +16,11 @@ use crate::keys::{PoolView, SlotKey};
 use crate::runtime_state::RuntimeState;
 use config::{Check, Config, Fallback, Member, Pool};
 
-/// One backend in one leaf pool.
+/// A pool member, which is one backend in one leaf pool.
 #[derive(Clone, Debug)]
 pub struct Membership {
-    /// The key, which consists of the leaf pool, the backend's name and address, and possibly VIP
-    /// addresses.
+    /// The key of the pool member. The key contains the names of the leaf pool and the backend, the
+    /// backend's address and, if a check goes through a VIP, the checked addresses of that VIP.
     pub key: SlotKey,
     /// The slot of the pool member.
     pub slot: SlotId,

@@ -20,8 +20,8 @@ use crate::runtime_state::RuntimeState;
 /// `None` if its server is not on the ring.
 type Content = Vec<Option<(Arc<str>, u32)>>;
 
-/// The rings of one generation. During compilation, the field `before` contains the previous
-/// generation's rings.
+/// The hash rings of one generation of the configuration. During compilation, the field `before`
+/// contains the previous generation's rings.
 #[derive(Debug, Default)]
 pub(crate) struct Rings {
     before: HashMap<Content, Option<Arc<Ring>>>,
@@ -29,7 +29,7 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// Starts the next generation, which can reuse the rings of this generation.
+    /// Creates the rings of the next generation, which can reuse rings of this generation.
     pub(crate) fn after(&self) -> Self {
         Self { before: self.by_content.clone(), by_content: HashMap::new() }
     }

@@ -86,7 +86,7 @@ enum Step {
     End,
 }
 
-/// A scanner that tracks open brackets, and skips strings and comments in one step.
+/// A scanner that tracks unclosed brackets. Each string or comment is skipped in one step.
 struct Scan<'t> {
     text: &'t str,
     at: usize,
@@ -145,8 +145,9 @@ impl<'t> Scan<'t> {
     }
 
     fn close(&mut self, opener: char) {
-        // A closing bracket without an open partner is skipped without a search. Otherwise the
-        // search visits only brackets that are then removed, so the total cost stays linear.
+        // A closing bracket without a matching opening bracket is skipped without a search.
+        // Otherwise the search visits only brackets that are then removed, so the total cost stays
+        // linear.
         if *self.count(opener) == 0 {
             return;
         }
@@ -170,7 +171,8 @@ impl<'t> Scan<'t> {
         if bracket == '[' { &mut self.lists } else { &mut self.tables }
     }
 
-    /// Returns `true` if the current line cannot belong to the value that is still open.
+    /// Returns `true` if the current line cannot be a part of the preceding value, which has
+    /// unclosed brackets.
     fn ends_here(&self) -> bool {
         let line = line(self.rest());
         let in_list = self.open.last().is_some_and(|(_, open)| *open == '[');

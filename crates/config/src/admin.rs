@@ -227,8 +227,8 @@ const LISTEN: Expected =
 const ADDRESS: Expected = Expected::new("an IP address with a port").example("\"192.0.2.1:9851\"");
 const CERTIFICATE: Expected =
     Expected::new("a file with the certificate of the server in PEM").example("\"admin.pem\"");
-const KEY: Expected =
-    Expected::new("a file with the private key of the certificate in PEM").example("\"secrets/admin.key\"");
+const KEY: Expected = Expected::new("a PEM file that contains the private key for the certificate")
+    .example("\"secrets/admin.key\"");
 const CLIENT_CA: Expected =
     Expected::new("a file with the CA certificates of the clients in PEM").example("\"ca.pem\"");
 const OWNER_ONLY: u32 = 0o600;

@@ -27,7 +27,7 @@ pub(super) fn check(sections: &Sections<'_>, bgp: &BgpDraft) {
     }
 }
 
-/// What a set of peers can carry. Machines are identified by their numbers.
+/// The kinds of routes that a set of peers can carry. Machines are identified by their numbers.
 #[derive(Clone, Default)]
 struct Carried {
     /// The peers that all machines have.
@@ -41,7 +41,8 @@ struct Carried {
 #[derive(Clone, Copy, Default)]
 struct Flags {
     has_peer: bool,
-    /// `true` if a peer can carry IPv4 routes, and `true` if a peer can carry IPv6 routes.
+    /// Two flags: whether any peer can carry IPv4 routes, and whether any peer can carry IPv6
+    /// routes.
     families: [bool; 2],
 }
 
@@ -96,7 +97,7 @@ impl<'b> Receivers<'b> {
         Self { by_name, all }
     }
 
-    /// Returns the peers with these names, or all peers if there are no names.
+    /// Returns the properties of the peers with these names, or of all peers if `names` is empty.
     fn of(&self, names: &[Arc<str>]) -> Carried {
         if names.is_empty() {
             return self.all.clone();
@@ -143,9 +144,8 @@ fn not_carried(vip: &VipDraft, family: Family, route: &Prefix, whose: &str) -> (
         Family::Ipv6 => ("IPv6", "ipv6", "next_hop6"),
     };
     let message = format!("no BGP peer{whose} can carry the {name} route {route} of VIP \"{}\"", vip.name);
-    let help = format!(
-        "a peer needs \"{key}\" in families and an {name} next hop; use an {name} session, or set {hop}"
-    );
+    let help =
+        format!("add \"{key}\" to the families of a peer; a peer without an {name} session also needs {hop}");
     (message, help)
 }
 

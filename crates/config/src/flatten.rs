@@ -159,8 +159,7 @@ impl Sections<'_> {
                 }
                 let sum = weight + known.map_or(0, |other| u64::from(other.weight));
                 let weight = u32::try_from(sum).unwrap_or_else(|_| {
-                    let message =
-                        format!("the weight of backend \"{}\" adds up to {sum}", member.backend.name);
+                    let message = format!("the total weight of backend \"{}\" is {sum}", member.backend.name);
                     let help = format!("reduce weights, so that the sum is at most {}", u32::MAX);
                     self.report.error(&reference.pool.place, (message, help));
                     u32::MAX

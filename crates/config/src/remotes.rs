@@ -37,7 +37,7 @@ fn itself(sections: &Sections<'_>, name: &Arc<str>, remote: &RemoteDraft) {
     if sections.cluster.value.as_ref().is_some_and(|own| own.name() == &**name) && !is_flawed(name) {
         report.error(
             &remote.place,
-            (format!("remote \"{name}\" is this cluster itself"), "name another cluster"),
+            (format!("remote \"{name}\" is this cluster itself"), "use the name of the other cluster"),
         );
     }
     for source in &remote.sources {
@@ -69,7 +69,7 @@ fn encapsulation(sections: &Sections<'_>, remote: &RemoteDraft) {
     let Some(value) = &draft.value else { return };
     if value.kind != packet::Encapsulation::Gre {
         let message =
-            format!("a remote needs an encapsulation of kind \"gre\", but \"{}\" is not", name.value);
+            format!("a remote cannot use encapsulation \"{}\", because its kind is not \"gre\"", name.value);
         sections.report.error(&name.place, (message, "only GRE can carry the mark that prevents loops"));
     } else if value.too_big == TooBig::FragmentOuter {
         let message = format!("a remote cannot use \"{}\" with too_big = \"fragment-outer\"", name.value);
@@ -117,7 +117,7 @@ fn in_group(sections: &Sections<'_>, group: &GroupDraft, prefix: &At<Prefix>) {
     } else if !group.has_around(&prefix.value) {
         let message = format!("prefix {} is not in prefix group \"{}\"", prefix.value, group.name);
         let help =
-            "add it to the group; otherwise packets that the other cluster redirects here match no VIP";
+            "add the prefix to the group; otherwise, redirected packets of the other cluster match no VIP";
         report.warning(&prefix.place, (message, help));
     }
 }
@@ -203,7 +203,7 @@ fn has(sections: &Sections<'_>, vip: &VipDraft, name: &At<Arc<str>>, remote: &Re
     }
     for (family, key) in lacking {
         let message = format!("remote \"{}\" has no {family} entry in {key}", name.value);
-        let help = format!("add it to [remote.{}] for each address family of the VIP", name.value);
+        let help = format!("add an entry to [remote.{}] for each address family of the VIP", name.value);
         if found {
             sections.report.warning(&name.place, (message, help));
         } else {
@@ -253,6 +253,6 @@ fn source_addresses(sections: &Sections<'_>, vip: &VipDraft) {
 
 /// The help line for a remote check that probes through the VIP.
 pub(super) const DIRECT: &str =
-    "use a check with via = \"backend\"; it probes the VIP at its address in the other cluster";
+    "use a check with via = \"backend\", which probes the VIP's address in the other cluster";
 /// The maximum number of sources that all remotes together may have.
 const MOST_SOURCES: usize = 1_024;

@@ -195,8 +195,8 @@ impl Overrides {
             if let Some(note) = given.mode.as_mut().filter(|_| left.mode == Some(Mode::Drain)).filter(is_due)
             {
                 (note.down_at, left.mode) = (None, Some(Mode::Down));
-                // log: The time of a drain with `--then down` has passed. The backend is down, and
-                // its remaining flows move to other backends.
+                // log: A backend was drained with `--then down`, and the time limit of the drain
+                // has passed. The backend is down, and its remaining flows move to other backends.
                 tracing::info!(change = "override", backend = %key.backend, pool = key.pool.as_deref(), "drained backend taken down");
             }
             if over(&given.weight) {

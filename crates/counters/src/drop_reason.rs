@@ -1,7 +1,7 @@
 //! The list of drop reasons, in two sections. The section `pipeline` lists the reasons for which
-//! the pipeline decides to drop a packet. The section `driver` lists the reasons for which a packet
-//! is dropped after that decision, while it is sent. A capture has already recorded such a packet
-//! as sent.
+//! the pipeline decides to drop a packet. The section `driver` lists the reasons for which sending
+//! fails after the pipeline has decided to send a packet. A capture records such a packet as sent,
+//! although it is dropped.
 //!
 //! To add a reason, add a doc comment and `Variant = "name",` here, and return the variant where
 //! the packet is dropped. The counter, the metric label and the name for `capture --drop` are

@@ -72,7 +72,7 @@ fn absent_address(facts: &Facts, address: IpAddr) -> Finding {
     let finding = Finding::warning("own-address", what, why);
     match facts.address_command(address) {
         Some(command) => finding.command(command),
-        None => finding.hint("correct machine.NAME.addresses"),
+        None => finding.hint("remove the address from machine.NAME.addresses, or add it to an interface"),
     }
 }
 

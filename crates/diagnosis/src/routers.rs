@@ -51,7 +51,7 @@ fn no_way(peer: &PeerFact) -> Option<Finding> {
         ),
         Unresolved::LinkDown { .. } => Some(finding.hint("find the interface that is down with `ip link`")),
         Unresolved::Local => {
-            Some(finding.hint("correct bgp.peers.address, which is an address of this machine"))
+            Some(finding.hint("set bgp.peers.address to the router's address, not to this machine's address"))
         }
         _ => Some(finding.hint(format!("add a route, see `ip route get {address}`"))),
     }
@@ -78,7 +78,7 @@ fn absent_source(facts: &Facts, peer: &PeerFact) -> Option<Finding> {
     let source = peer.absent_source?;
     let what = format!("no local interface has the source address {source} of BGP peer {}", peer.name);
     let finding = Finding::error("bgp-source", what, "no BGP session with this peer can be established")
-        .hint("correct or remove bgp.peers.source");
+        .hint("set bgp.peers.source to an address of this machine, or remove the key");
     Some(match facts.address_command(source) {
         Some(command) => finding.command(command),
         None => finding,
@@ -97,7 +97,7 @@ fn deaf(facts: &Facts, at: SocketAddr, errno: Errno) -> Option<Finding> {
             let finding = Finding::error("bgp-listen", what("which no local interface has"), why);
             match facts.address_command(at.ip()) {
                 Some(command) => finding.command(command),
-                None => finding.hint("correct bgp.listen"),
+                None => finding.hint("set bgp.listen to an address of this machine"),
             }
         }
         Errno::EACCES => {
@@ -106,7 +106,7 @@ fn deaf(facts: &Facts, at: SocketAddr, errno: Errno) -> Option<Finding> {
             )
         }
         other => Finding::error("bgp-listen", what(&format!("the kernel returns {other}")), why)
-            .hint("correct bgp.listen"),
+            .hint("set bgp.listen to an address of this machine"),
     })
 }
 

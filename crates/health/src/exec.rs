@@ -1,11 +1,13 @@
 //! The exec check, which runs a program on this machine.
 //!
-//! The health thread may start no processes, because its process has capabilities and cannot
-//! change its user. It sends a request over a Unix socket to `sluicegate run-checks`, which has
-//! its own user and no capabilities, and runs the program. The module `runner` is this side,
-//! `trusted` finds the file of the program, and `wire` has the messages.
+//! The health thread cannot start programs itself, because its process has capabilities and cannot
+//! change its user. The health thread therefore sends a request over a Unix socket to the check
+//! runner, the process `sluicegate run-checks`, which runs the program with a separate user and
+//! without capabilities. The module `runner` implements the check runner, `trusted` finds the file
+//! of the program, and `wire` defines the messages between the two processes.
 //!
-//! A request that reaches no runner is a failure of this machine, so it changes no health state.
+//! If a request does not reach the check runner, the attempt is recorded as a failure of this
+//! machine, and the health state of the backend does not change.
 
 mod runner;
 mod trusted;
@@ -35,13 +37,14 @@ pub(super) struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Returns the subject of an attempt that belongs to no configured backend.
+    /// Returns the subject of an attempt for an address that is not a configured backend.
     pub(super) fn of(address: IpAddr) -> Self {
         Self { address, backend: "", pools: &[], limit: wire::LONGEST_LIMIT }
     }
 }
 
-/// Runs the program, and waits for its end. The runner kills the program if the future is dropped.
+/// Runs the program, and waits until it ends. If the future is dropped, the check runner kills the
+/// program.
 pub(super) async fn attempt(
     check: &ExecCheck,
     subject: &Subject<'_>,
@@ -83,7 +86,7 @@ fn unreachable(socket: &Path, error: &io::Error) -> Failure {
     Failure::Local(why.into())
 }
 
-/// The replies of the runner, one per line.
+/// The replies of the check runner, one per line.
 struct Replies {
     stream: UnixStream,
     buffer: [u8; wire::MOST_REPLY_BYTES],
@@ -91,8 +94,8 @@ struct Replies {
 }
 
 impl Replies {
-    /// Returns the next reply. Returns `None` if the connection ends, or for a line that is not a
-    /// reply.
+    /// Returns the next reply. Returns `None` if the connection ends or the next line is not a
+    /// valid reply.
     async fn next(&mut self) -> io::Result<Option<Reply>> {
         loop {
             let text = self.buffer.get(..self.length).unwrap_or_default();

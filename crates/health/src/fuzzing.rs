@@ -20,17 +20,18 @@ pub fn dns_query() -> Vec<u8> {
 }
 
 /// Evaluates a response to [`dns_query`]. Returns `None` if the bytes do not match the query. A
-/// check would then continue to wait.
+/// check ignores such bytes and continues to wait for a response.
 #[must_use]
 pub fn dns(answer: &[u8]) -> Option<Result<(), Failure>> {
     judge(answer, &dns_query())
 }
 
-/// Parses a request and a reply of check programs, and compares them with what they are after they
-/// were sent again.
+/// Parses `bytes` as a request to run a check program, and as a reply to such a request. Converts
+/// each parsed message to text again, and checks the text.
 ///
 /// # Panics
-/// Panics if a request or a reply changes on its way.
+/// Panics if the text of a request is parsed as a different request, or if the text of a reply is
+/// too long or has several lines.
 pub fn check_programs(bytes: &[u8]) {
     if let Ok(request) = Request::parse(bytes) {
         let text = request.to_text();
@@ -43,7 +44,7 @@ pub fn check_programs(bytes: &[u8]) {
     }
 }
 
-/// Returns messages of check programs.
+/// Returns valid requests and replies of check programs, from which the fuzzer derives its inputs.
 #[must_use]
 pub fn check_program_messages() -> Vec<Vec<u8>> {
     let request = "sluicegate-check 1\nprogram check_mysql\nlimit 4900\naddress 192.0.2.1\nbackend db1\npools db web\n\

@@ -31,13 +31,13 @@ pub struct Answer<'a> {
 /// The value of a key on a server, or the reason why the answer contains no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// The server has a value, and the datagram contains the whole value.
+    /// The server stores a value for the key, and the datagram contains the whole value.
     Value(Value),
-    /// The server has no value for the key.
+    /// The server stores no value for the key.
     Missing,
-    /// The server has a value that does not fit into one datagram. Such values are not accepted,
-    /// because all datagrams after the first are identified only by a 16-bit request id, which an
-    /// attacker could guess.
+    /// The server stores a value for the key that does not fit into one datagram. Such values are
+    /// not accepted, because all datagrams after the first are identified only by a 16-bit request
+    /// id, which an attacker could guess.
     TooLong,
 }
 
@@ -110,7 +110,7 @@ pub struct Fetched<'a> {
 /// seconds, and `None` means that the value does not expire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchedContent {
-    /// The server has a value, and the answer contains the whole value.
+    /// The server stores a value for the key, and the answer contains the whole value.
     Value {
         /// The value that the server returned.
         value: Value,
@@ -119,15 +119,16 @@ pub enum FetchedContent {
         /// `true` if the server reported that it stores the key in base64 form.
         is_base64: bool,
     },
-    /// The server has a value with this version. The fetch requested only the version.
+    /// The server stores a value with this version. The fetch requested only the version of the
+    /// value.
     Version {
         /// The version that the server returned.
         cas: u64,
         /// The remaining time to live.
         ttl: Option<u32>,
     },
-    /// The server has no value that may be cached. The value is missing, continues in further
-    /// datagrams, or is stale and must be refilled by a client.
+    /// The server returned no value that may be cached: the key has no value, the value continues
+    /// in further datagrams, or the value is stale and a client must store it again.
     Nothing,
 }
 

@@ -58,7 +58,7 @@ pub struct Exchanges<T> {
     /// chain for each timeout.
     chains: Box<[Chain]>,
     first_port: u16,
-    /// The number of ids. The table numbers the ids from 0, and starts with the id `first`.
+    /// The number of ids. Ids are numbered from 0, and the first slot starts with the id `first`.
     ids: usize,
     first: usize,
     /// The number of ids per slot. A slot uses the ids `first + slot + turn * capacity`, modulo
@@ -75,16 +75,17 @@ struct Slot<T> {
     entry: Option<T>,
     /// The position of the current or next id among the ids of this slot.
     turn: usize,
-    /// The time when the slot must leave its chain. For a slot in use, this is the deadline of its
-    /// exchange. For a blocked slot, it is the time at which the ids may be reused.
+    /// The time at which the slot must be removed from its [`Chain`]. For a slot in use, `due` is
+    /// the deadline of its exchange. For a blocked slot, `due` is the time at which the ids of the
+    /// slot may be reused.
     due: u64,
     chain: usize,
     previous: usize,
     next: usize,
 }
 
-/// A list of slots ordered by insertion. Each slot must leave the list `span` nanoseconds after its
-/// insertion, so the list is also ordered by due time.
+/// A linked list of slots, ordered by the time of insertion. Each slot must be removed `span`
+/// nanoseconds after its insertion, so the list is also ordered by the due time of the slots.
 #[derive(Debug)]
 struct Chain {
     span: u64,

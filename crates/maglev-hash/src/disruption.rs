@@ -1,5 +1,5 @@
 //! Counts the table slots that are assigned to a different backend when the set of backends or a
-//! weight changes. The slots are counted by the cause of the change.
+//! weight changes. Slots are counted separately for each reason why the backend changed.
 //!
 //! Backends are compared by name, because ranks change when a backend is added or removed. Every
 //! slot covers an equal range of hashes, so a fraction of the slots is also the expected fraction
@@ -9,8 +9,9 @@ use crate::{Backend, Table};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-/// The slots of two tables, counted by cause. A slot to which several causes apply is counted in
-/// the field that is declared first.
+/// The number of slots of two compared tables, divided into slots with an unchanged backend and
+/// slots whose backend changed for one of several reasons. A slot to which several reasons apply is
+/// counted in the field that is declared first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disruption {
     /// Slots with the same backend in both tables.
@@ -46,7 +47,8 @@ pub struct SizesDiffer {
     pub after: u32,
 }
 
-/// Counts the slots whose backend differs between two tables, by cause.
+/// Counts the slots whose backend differs between two tables, separately for each reason why the
+/// backend changed.
 ///
 /// # Errors
 /// Returns [`SizesDiffer`] if the tables differ in size.
@@ -81,9 +83,9 @@ pub fn disruption(before: &Table, after: &Table) -> Result<Disruption, SizesDiff
 /// A backend of one table, with its rank and weight in the other table.
 struct Paired {
     weight: u32,
-    /// `None` if the other table does not contain the backend.
+    /// The rank is `None` if the other table does not contain the backend.
     other_rank: Option<usize>,
-    /// 0 if the other table does not contain the backend.
+    /// The weight is 0 if the other table does not contain the backend.
     other_weight: u32,
 }
 

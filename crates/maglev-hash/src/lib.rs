@@ -60,7 +60,8 @@ pub const DEFAULT_SIZE: u32 = 65_537;
 /// The maximum number of slots. The largest prime below this limit is 16,777,213.
 pub const MAX_SIZE: u32 = 1 << 24;
 
-/// The minimum number of slots per backend for even shares. With fewer slots, a single slot would
+/// The minimum number of table slots per backend, unless [`Options::allow_coarse`] is set. With
+/// fewer slots per backend, the shares of the backends would be uneven, because a single slot would
 /// be more than 1 % of a backend's share.
 pub const SLOTS_PER_BACKEND: u32 = 100;
 
@@ -113,7 +114,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns the default options, with [`DEFAULT_SIZE`] slots and without coarse tables.
+    /// Returns the default options, with [`DEFAULT_SIZE`] slots and with `allow_coarse` set to
+    /// `false`.
     #[must_use]
     pub const fn new(seed: Seed) -> Self {
         Self { size: DEFAULT_SIZE, seed, allow_coarse: false }

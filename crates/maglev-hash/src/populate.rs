@@ -21,16 +21,18 @@ pub(crate) struct Walk<E> {
     pub(crate) next: u32,
     /// The distance from one preference to the next, modulo the size.
     pub(crate) skip: u32,
-    /// The value that the walk writes into its slots.
+    /// The rank of the backend, which is written into the slots of the backend.
     pub(crate) rank: E,
 }
 
-/// Returns 1.5 times the square root of the size. If fewer slots than this are free, searching the
-/// free slots is faster than stepping through the preferences of a backend.
+/// Returns the number of free slots at which the build changes its method, which is 1.5 times the
+/// square root of the table size. With fewer free slots, searching the free slots is faster than
+/// stepping through the preferences of a backend.
 ///
 /// A step finds a free slot with probability free/size, so stepping takes size/free steps on
-/// average, and searching takes one comparison per free slot. The exact limit is not critical:
-/// without the factor of 1.5, the build would take only a few percent longer.
+/// average, and searching takes one comparison per free slot. The exact number is not critical. For
+/// example, if the methods were changed at the square root of the size, the build would take only a
+/// few percent longer.
 pub(crate) fn endgame_at(size: u32) -> u32 {
     size.isqrt() * 3 / 2
 }

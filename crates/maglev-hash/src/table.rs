@@ -21,19 +21,19 @@ pub struct Table {
     backends: Box<[Span]>,
 }
 
-/// A backend of a table, as returned by lookups: [`Table::backend`] and [`Table::name`] of the same
-/// table lead from the rank to the backend.
+/// The number of a backend in a table, which lookups return. [`Table::backend`] and [`Table::name`]
+/// return the backend with this rank. A rank is valid only for the table that returned it.
 ///
-/// A rank is not an index into the slice that was passed to [`build`](crate::build). The number in
-/// it counts the backends in the order of their names.
+/// A rank is the position of the backend among all backends of the table, sorted by name. It is not
+/// an index into the slice that was passed to [`build`](crate::build).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Rank(u32);
 
 impl Rank {
     /// Returns the position of the backend among all backends of the table, sorted by the bytes of
-    /// their names. [`Table::backends`] has this order, so the position is an index into a list
-    /// that was collected from it. Backends with weight 0 are included.
+    /// their names. [`Table::backends`] returns the backends in the same order. Backends with
+    /// weight 0 are included.
     #[inline]
     #[must_use]
     pub const fn index_by_name(self) -> usize {
@@ -41,15 +41,15 @@ impl Rank {
     }
 }
 
-/// The rank in each slot. Ranks are 16 bits wide if there are at most 65,535 backends, and
-/// otherwise 32 bits.
+/// The table entries. The entry of a slot is the rank of the slot's backend. Entries are 16 bits
+/// wide if there are at most 65,535 backends, and otherwise 32 bits.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Entries {
     Narrow(Vec<u16>),
     Wide(Vec<u32>),
 }
 
-/// A reference to a rank in the table.
+/// A reference to the table entry of a slot, which is the rank of the slot's backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
     /// An entry of a table with up to 65,535 backends.
@@ -97,7 +97,7 @@ impl Table {
     /// The hash is not mixed, so the result differs from that of [`lookup`](Self::lookup). All
     /// machines of a cluster must use the same function.
     ///
-    /// The high bits of the hash select the backend: all 32-bit numbers lead to the same one.
+    /// The high bits of the hash select the backend: all 32-bit numbers select the same backend.
     ///
     /// # Cost
     /// One multiplication and one load.
@@ -118,7 +118,7 @@ impl Table {
         slot
     }
 
-    /// Returns the rank in a slot.
+    /// Returns the rank of the backend to which `slot` is assigned.
     ///
     /// # Panics
     /// Panics if `slot` is not below [`size`](Self::size).
@@ -131,7 +131,7 @@ impl Table {
         })
     }
 
-    /// Returns a reference to the rank in a slot, which the caller can prefetch.
+    /// Returns a reference to the table entry of `slot`, so that the caller can prefetch the entry.
     ///
     /// # Panics
     /// Panics if `slot` is not below [`size`](Self::size).
@@ -151,7 +151,7 @@ impl Table {
         self.size
     }
 
-    /// Returns an iterator over the rank in each slot.
+    /// Returns an iterator over the slots, which yields the rank of each slot's backend.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Rank> + '_ {
         (0..self.size).map(|slot| self.get(slot))
     }
@@ -173,12 +173,13 @@ impl Table {
         self.backends().zip(shares)
     }
 
-    /// Returns the backend of a rank, with the name and weight passed to
+    /// Returns the backend with this rank, with the name and weight that were passed to
     /// [`build`](crate::build).
     ///
     /// # Panics
-    /// Panics if the rank was returned by another table that has more backends. A rank of another
-    /// table otherwise leads to a wrong backend.
+    /// Panics if this table has no backend with this rank, which is possible only if a different
+    /// table returned the rank. Otherwise, a rank from a different table may select a wrong
+    /// backend.
     #[must_use]
     pub fn backend(&self, rank: Rank) -> Backend<'_> {
         let Span { end, weight } = self.backends[rank.index_by_name()];
@@ -187,7 +188,7 @@ impl Table {
         Backend { name: &self.names[start..end], weight }
     }
 
-    /// Returns the name of the backend of a rank.
+    /// Returns the name of the backend with this rank.
     ///
     /// # Panics
     /// Panics under the same condition as [`backend`](Self::backend).

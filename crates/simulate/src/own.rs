@@ -144,8 +144,8 @@ fn backends(servers: &[Server]) -> Vec<Backend> {
     servers.iter().map(backend).collect()
 }
 
-/// Converts a configuration to a version for the simulation. Servers that are not in the pool get
-/// the state `absent`.
+/// Creates a simulated configuration [`Version`], which consists of the hash key, the table size
+/// and the state of each server. Servers that are not in the pool get the state `absent`.
 fn version(config: &Config, servers: &[Server], pool: &Pool, absent: BackendState) -> Version {
     let members = pool.members.iter();
     let weights: BTreeMap<Server, u32> = members

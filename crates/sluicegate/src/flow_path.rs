@@ -85,7 +85,8 @@ fn protocol(text: &str) -> Result<Wanted, String> {
     }
 }
 
-/// Prints the backend. The exit code is 1 if packets of the flow are dropped or rejected.
+/// Prints the backend of the flow. The exit code is 1 if packets of the flow are dropped or
+/// rejected.
 pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if arguments.live || arguments.remote.url.is_some() {
         return ask(arguments);
@@ -95,7 +96,7 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let (source, destination) = (arguments.source, arguments.destination);
     let flow = Flow::new(source, destination, arguments.protocol())
         .ok_or_else(|| anyhow::anyhow!("{source} and {destination} have different address families"))?;
-    // There is no connection table offline, so the flow is treated as new.
+    // An offline lookup has no connection table, so the flow is treated as new.
     let explanation = match &arguments.key {
         Some(key) => snapshot.explain_key(&flow, key.as_bytes()),
         None => snapshot.explain(&flow, None),
@@ -111,7 +112,8 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(verdict(explained.is_served()))
 }
 
-/// The result of a lookup in the configuration, without a running load balancer.
+/// The result of an offline lookup, which uses only the configuration and does not query a running
+/// load balancer.
 #[derive(Serialize)]
 struct Answer<'a> {
     source: SocketAddr,

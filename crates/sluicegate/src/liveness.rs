@@ -23,8 +23,8 @@ use crate::notify::Notifier;
 #[derive(Debug)]
 pub(crate) struct Liveness {
     health: Health,
-    /// The time at which the last stall of a packet thread is over, if no other stall follows.
-    /// `None` if there was no stall, or if it is over.
+    /// The time at which the current stall of a packet thread is considered over, unless another
+    /// stall follows. The value is `None` if no thread is stalled.
     steady_at: Option<Instant>,
     machine: Machine,
     vips: BTreeMap<String, VipState>,
@@ -40,7 +40,7 @@ pub(crate) struct Liveness {
 }
 
 impl Liveness {
-    /// Creates a healthy state.
+    /// Creates the state of a process whose forwarder is healthy.
     pub(crate) fn new(manager: Rc<Notifier>) -> Self {
         let heart = manager.watchdog_time().map(Heart::new);
         Self {
@@ -106,8 +106,9 @@ impl Liveness {
         let seconds = format!("{:.1}", pause.lasted.as_secs_f64());
         // log: The whole process did not run for the time in `seconds`. This machine forwarded no
         // packets during that time, and routers may have lost BFD sessions. If `why` reports too
-        // little processor time, look for other programs on the processors of the process.
-        // Otherwise, look for a suspended VM or a signal.
+        // little processor time, look for other programs on the processors of the process. If `why`
+        // reports that the process or the machine was stopped, check whether the virtual machine
+        // was suspended, or whether the process received a SIGSTOP signal.
         tracing::warn!(change = "machine", %seconds, why = %pause, "process did not run");
     }
 

@@ -70,7 +70,7 @@ pub(crate) fn give_up_all(can_read_maps: impl FnOnce() -> bool) -> std::io::Resu
     if let Err(error) = leave_root() {
         // log: The subcommand `decap` could not change to the user `nobody` and runs as root
         // without capabilities. Start `decap` with its systemd unit.
-        tracing::warn!(%error, "user not changed from root");
+        tracing::warn!(%error, "process still runs as root");
     }
     keep(&[], can_read_maps)
 }

@@ -1,11 +1,11 @@
-//! Implements `sluicegate replay`, which runs a capture file through the loop of a packet thread,
-//! offline and without root.
+//! Implements `sluicegate replay`, which processes the packets of a capture file with the main loop
+//! of a packet thread, offline and without root.
 //!
 //! The packets that would have been sent are written to a second capture file, and the counters are
 //! printed. The submodule `arrivals` reads the frames, `control` builds the snapshots, `change`
-//! implements `--reload`, and `stats` prints the counters. The crate `datapath` implements the loop
-//! and the file formats. The clock of the replay follows the timestamps of the capture, but never
-//! goes backward.
+//! implements `--reload`, and `stats` prints the counters. The crate `datapath` implements the main
+//! loop and the formats of capture files. The clock of the replay follows the timestamps of the
+//! capture, but never goes backward.
 
 mod arrivals;
 mod change;
@@ -102,7 +102,7 @@ pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A running replay.
+/// The state of a running replay.
 struct Run<W: Write> {
     control: Control,
     thread: Replay,

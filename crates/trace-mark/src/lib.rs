@@ -95,14 +95,15 @@ impl TraceRefusal {
     }
 }
 
-/// The time of day. The control plane sets it for packet threads, which only read the monotonic
-/// clock. All clones share one value.
+/// The time of day for packet threads, which themselves read only the monotonic clock. The control
+/// plane sets the time. All clones share one value.
 #[derive(Clone, Debug, Default)]
 pub struct WallClock(Arc<AtomicU64>);
 
 impl WallClock {
-    /// Sets the time, in seconds since 1970. If the control plane stops setting the time, new marks
-    /// appear to be from the future and are refused.
+    /// Sets the time, in seconds since 1970. If the control plane stops setting the time, packet
+    /// threads refuse marks that are signed later, because the time in such a mark appears to be in
+    /// the future.
     pub fn set(&self, unix_seconds: u64) {
         // Relaxed ordering is sufficient, because the value does not publish other data.
         self.0.store(unix_seconds, Ordering::Relaxed);

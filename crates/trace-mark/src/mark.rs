@@ -33,7 +33,7 @@ pub struct Mark {
     /// A random number that identifies the trace and distinguishes its reports from the reports of
     /// other traces.
     pub trace: u64,
-    /// The index of the packet within the trace.
+    /// The index of the packet among the packets of the trace.
     pub probe: u32,
 }
 
@@ -144,7 +144,8 @@ fn fill(whole: &mut [u8], parts: &[&[u8]]) {
 pub const MARK_BYTES: usize = SAID + MAC_BYTES;
 const MAGIC: u64 = u64::from_be_bytes(*b"\x8d\xf1SLUICE");
 const VERSION: u8 = 1;
-/// The number of bytes at the start of a mark that the authentication code covers.
+/// The length of a mark without its authentication code, in bytes. The authentication code covers
+/// all of these bytes.
 const SAID: usize = 48;
 /// The size of a 5-tuple in bytes: two addresses, two ports and a protocol.
 const TUPLE: usize = 37;

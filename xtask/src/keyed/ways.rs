@@ -1,9 +1,9 @@
 //! Defines the systems that `bench kv` compares. The systems are direct clients, nutcracker, and
 //! the balancer without a cache and with a cache (three different leases).
 //!
-//! The settings of each program are settings that an operator would use. Nutcracker distributes
-//! keys evenly and connects to the servers at startup. The balancer uses its default configuration
-//! with one packet thread, and all counters are enabled.
+//! Each program has the settings that an operator would choose for production. Nutcracker
+//! distributes keys evenly and connects to the servers at startup. The balancer uses its default
+//! configuration with one packet thread, and all counters are enabled.
 
 use std::fmt::Write as _;
 use std::fs;

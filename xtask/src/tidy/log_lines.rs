@@ -2,10 +2,11 @@
 //! the sources of Sluicegate.
 //!
 //! Each `error!`, `warn!` and `info!` becomes a row with its level, its event and its `change`
-//! field. The text of the row is the `// log: ` comment above the macro. A macro without this
-//! comment is a finding, and so are two macros with the same event and different comments. A page
-//! that differs from the sources is a finding too. Macros in tests, and those with level `debug` or
-//! `trace`, are ignored. The module `log_fields` checks the names of fields.
+//! field. The description in the row is the comment above the macro, which must start with `log:`.
+//! A macro without this comment is a finding, and so are two macros with the same event and
+//! different comments. A page that differs from the sources is a finding too. Macros in tests, and
+//! those with level `debug` or `trace`, are ignored. The module `log_fields` checks the names of
+//! fields.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,7 +26,7 @@ pub(super) struct Line {
     section: &'static str,
     /// The value of the `change` field, which is the kind of the event.
     change: Option<String>,
-    /// The text of the `// log: ` comment above the macro.
+    /// The description of the event, from the comment above the macro.
     text: Option<String>,
 }
 

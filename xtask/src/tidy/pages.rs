@@ -61,7 +61,7 @@ fn broken(checkout: &Path, pages: &Pages, name: &str, target: &str) -> Option<St
         return Some(format!("there is no file {there}"));
     }
     let has = |anchor: &str| headings(pages.get(&there)?).find(|heading| slug(heading) == anchor);
-    anchor.filter(|anchor| has(anchor).is_none()).map(|anchor| format!("{there} has no heading {anchor}"))
+    anchor.filter(|anchor| has(anchor).is_none()).map(|anchor| format!("{there} has no heading #{anchor}"))
 }
 
 /// Converts a relative path on the page `name` to a path in the checkout.
@@ -150,9 +150,9 @@ mod tests {
             ("a\n[b](gone.md)", "docs/how-to/add-a-vip.md:2: gone.md: there is no file docs/how-to/gone.md"),
             (
                 "[b](../explanation/decisions/README.md#gone)",
-                "docs/explanation/decisions/README.md has no heading gone",
+                "docs/explanation/decisions/README.md has no heading #gone",
             ),
-            ("```sh\n# gone\n```\n[b](#gone)", "docs/how-to/add-a-vip.md has no heading gone"),
+            ("```sh\n# gone\n```\n[b](#gone)", "docs/how-to/add-a-vip.md has no heading #gone"),
             ("[b](../../README.md)", "the book has only docs/, config/ and benches/results/"),
         ] {
             let all = [

@@ -51,7 +51,7 @@ pub(super) fn check(page: &str, held: &Held) -> Vec<String> {
         findings.push(format!("{PROMISES}:1: the table has no rows"));
     }
     let without = rows.iter().filter(|(name, _)| !held.contains_key(**name));
-    findings.extend(without.map(|(name, number)| format!("{PROMISES}:{number}: no test has `{MARK}{name}`")));
+    findings.extend(without.map(|(name, number)| format!("{PROMISES}:{number}: promise {name} has no test")));
     let unknown = held.iter().filter(|(name, _)| !rows.contains_key(name.as_str()));
     findings.extend(unknown.map(|(name, at)| format!("{at}: {PROMISES} has no promise {name}")));
     findings
@@ -75,7 +75,7 @@ mod tests {
         let code = "    // Promise: no-loss\n    #[test]\n    fn a() {}\n";
         assert_eq!(gather("crates/x/src/x.rs", code, &mut held), [""; 0]);
         assert_eq!(check(PAGE, &held), [""; 0]);
-        assert_eq!(check(PAGE, &Held::new()), ["docs/promises.md:5: no test has `// Promise: no-loss`"]);
+        assert_eq!(check(PAGE, &Held::new()), ["docs/promises.md:5: promise no-loss has no test"]);
         held.insert("other".to_owned(), "a.rs:1".to_owned());
         assert_eq!(check(PAGE, &held), ["a.rs:1: docs/promises.md has no promise other"]);
     }

@@ -1,12 +1,13 @@
-//! Rejects identifiers that were replaced by standard terms.
+//! Rejects the old names of identifiers that were renamed to standard terms.
 //!
-//! An old name in code is a finding, but comments may contain the word. If the old name is a common
-//! word, it is rejected only in those files where it was an identifier with a special meaning.
+//! The old name of an identifier is a finding in code, but comments may contain it. Some old names
+//! are common words. Such a name is a finding only in the files in which the old identifier had a
+//! special meaning.
 
 /// An identifier that was renamed.
 struct Renamed {
     old: &'static str,
-    /// The identifier is rejected only in files whose path begins with this prefix.
+    /// The old name is rejected only in files whose path begins with this prefix.
     within: &'static str,
     new: &'static str,
 }

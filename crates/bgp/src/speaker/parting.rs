@@ -4,9 +4,9 @@
 //! peer, so that routers switch to other routes first. Then the session ends. If the peer has no
 //! routes, its session ends immediately.
 //!
-//! A peer is either in `by_name` or in `parting` of [`Peers`]. The timer removes an entry from
-//! `parting` and ends the session. If a reload adds the peer again, the entry is also removed, but
-//! the session continues.
+//! A peer is either in `by_name` or in `parting` of [`Peers`]. After the `notice` time, a timer
+//! removes the peer from `parting` and ends its session. If a reload adds the peer again before
+//! that time, the peer returns to `by_name` and its session continues.
 //!
 //! See RFC 8326 §4.
 

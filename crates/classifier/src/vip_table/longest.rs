@@ -1,4 +1,5 @@
-//! A longest-match lookup for prefixes or suffixes of addresses.
+//! A lookup table that finds the longest prefix that matches an address. The same structure finds
+//! the longest matching suffix, which consists of the last bits of an address.
 //!
 //! The structure is a tree that branches on many bits at once. A [`Node`] first compares the bits
 //! that follow the bits that its parent compared. The node then branches on about as many bits as

@@ -80,11 +80,17 @@ fn read_client(section: &mut Section<'_>, outside: &Outside<'_>) -> Option<Optio
             Some(Some(ClientCertificate { certificates: certificates?, key: key? }))
         }
         (Some(_), None) => {
-            section.lacks("key_file", "name the file with the private key of the certificate");
+            section.lacks(
+                "key_file",
+                "set key_file to the file that contains the private key for the certificate",
+            );
             None
         }
         (None, Some(_)) => {
-            section.lacks("certificate_file", "name the file with the certificate of the key");
+            section.lacks(
+                "certificate_file",
+                "set certificate_file to the file that contains the certificate for the private key",
+            );
             None
         }
     }

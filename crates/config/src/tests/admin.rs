@@ -201,7 +201,7 @@ fn admin_is_checked() {
                     8,
                     "admin.tcp.key_file",
                     "[admin.tcp] needs a \"key_file\" key",
-                    "\"key_file\" is a file with the private key of the certificate in PEM, for example key_file = \"secrets/admin.key\"",
+                    "\"key_file\" is a PEM file that contains the private key for the certificate, for example key_file = \"secrets/admin.key\"",
                 ),
                 (
                     8,
@@ -231,7 +231,7 @@ fn admin_is_checked() {
                     8,
                     "admin.tcp.key_file",
                     "[admin.tcp] needs a \"key_file\" key",
-                    "\"key_file\" is a file with the private key of the certificate in PEM, for example key_file = \"secrets/admin.key\"",
+                    "\"key_file\" is a PEM file that contains the private key for the certificate, for example key_file = \"secrets/admin.key\"",
                 ),
                 (
                     8,

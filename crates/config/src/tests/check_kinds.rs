@@ -152,7 +152,7 @@ fn tls_keys_are_checked() {
             &[(
                 "https.key_file",
                 "[check.c.https] needs a \"key_file\" key",
-                "name the file with the private key of the certificate",
+                "set key_file to the file that contains the private key for the certificate",
             )],
         ),
         (
@@ -160,7 +160,7 @@ fn tls_keys_are_checked() {
             &[(
                 "grpc.certificate_file",
                 "[check.c.grpc] needs a \"certificate_file\" key",
-                "name the file with the certificate of the key",
+                "set certificate_file to the file that contains the certificate for the private key",
             )],
         ),
         (

@@ -15,9 +15,9 @@ fn text(addresses: &str, announce: &str, bgp: &str) -> String {
 }
 
 const NEEDS_V4: &str =
-    "a peer needs \"ipv4\" in families and an IPv4 next hop; use an IPv4 session, or set next_hop4";
+    "add \"ipv4\" to the families of a peer; a peer without an IPv4 session also needs next_hop4";
 const NEEDS_V6: &str =
-    "a peer needs \"ipv6\" in families and an IPv6 next hop; use an IPv6 session, or set next_hop6";
+    "add \"ipv6\" to the families of a peer; a peer without an IPv6 session also needs next_hop6";
 const NEXT_HOP: &str =
     "use it for peers with an IPv6 address and without next_hop4; next_hop6 sets the next hop";
 const V4: &str = "\"203.0.113.1\"";

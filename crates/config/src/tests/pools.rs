@@ -129,7 +129,7 @@ fn a_weight_that_is_too_large_is_refused_and_the_largest_is_not() {
     let errors = errors_of(&chain(65_535, 1));
     assert_eq!(errors.len(), 1);
     assert!(
-        errors[0].contains("pool.c.pools[1].pool: the weight of backend \"b\" adds up to 4294967296; help: reduce weights, so that the sum is at most 4294967295"
+        errors[0].contains("pool.c.pools[1].pool: the total weight of backend \"b\" is 4294967296; help: reduce weights, so that the sum is at most 4294967295"
         ),
         "{errors:?}"
     );

@@ -111,7 +111,7 @@ fn what_would_send_packets_astray_is_refused_by_name() {
         "[remote.r]",
         "[remote.c]",
         &[
-            ("remote.c", "remote \"c\" is this cluster itself", "name another cluster"),
+            ("remote.c", "remote \"c\" is this cluster itself", "use the name of the other cluster"),
             ("vip.v.remotes[0]", "unknown remote \"r\"", "did you mean \"c\"?"),
             ("vip.w.remotes[0]", "unknown remote \"r\"", "did you mean \"c\"?"),
         ],
@@ -121,7 +121,7 @@ fn what_would_send_packets_astray_is_refused_by_name() {
         "[remote.r]\nencapsulation = \"ipip\"\n",
         &[(
             "remote.r.encapsulation",
-            "a remote needs an encapsulation of kind \"gre\", but \"ipip\" is not",
+            "a remote cannot use encapsulation \"ipip\", because its kind is not \"gre\"",
             "only GRE can carry the mark that prevents loops",
         )],
     );
@@ -147,7 +147,7 @@ fn what_would_send_packets_astray_is_refused_by_name() {
             (
                 "vip.v.remote_checks[0]",
                 "check \"v\" probes through the VIP",
-                "use a check with via = \"backend\"; it probes the VIP at its address in the other cluster",
+                "use a check with via = \"backend\", which probes the VIP's address in the other cluster",
             ),
         ],
     );
@@ -202,7 +202,7 @@ fn prefixes_and_addresses_of_a_remote_fit_those_of_this_cluster() {
         &[(
             "remote.r.prefixes.g[0]",
             "prefix 198.18.1.64/26 is not in prefix group \"g\"",
-            "add it to the group; otherwise packets that the other cluster redirects here match no VIP",
+            "add the prefix to the group; otherwise, redirected packets of the other cluster match no VIP",
         )],
     );
     expect(
@@ -222,7 +222,7 @@ fn prefixes_and_addresses_of_a_remote_fit_those_of_this_cluster() {
             (
                 "vip.w.remotes[0]",
                 "remote \"r\" has no IPv4 entry in prefixes.g",
-                "add it to [remote.r] for each address family of the VIP",
+                "add an entry to [remote.r] for each address family of the VIP",
             ),
         ],
     );
@@ -261,7 +261,7 @@ fn prefixes_and_addresses_of_a_remote_fit_those_of_this_cluster() {
             (
                 "vip.v.remotes[0]",
                 "remote \"r\" has no IPv4 entry in addresses.v",
-                "add it to [remote.r] for each address family of the VIP",
+                "add an entry to [remote.r] for each address family of the VIP",
             ),
         ],
     );
@@ -271,7 +271,7 @@ fn prefixes_and_addresses_of_a_remote_fit_those_of_this_cluster() {
         &[(
             "vip.v.remotes[0]",
             "remote \"r\" has no IPv6 entry in addresses.v",
-            "add it to [remote.r] for each address family of the VIP",
+            "add an entry to [remote.r] for each address family of the VIP",
         )],
     );
     expect(

@@ -327,7 +327,7 @@ impl MovedTable {
             (counted.backend_gone, "because their backend was removed"),
             (counted.backend_new, "to new backends"),
             (counted.weight_changed, "because weights changed"),
-            (counted.moved_needlessly, "between unchanged backends (Maglev keeps the shares even)"),
+            (counted.moved_needlessly, "between unchanged backends because Maglev keeps their shares even"),
         ]
         .into_iter()
         .filter(|(slots, _)| *slots > 0)

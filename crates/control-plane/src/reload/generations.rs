@@ -1,4 +1,6 @@
-//! Stores the most recent generations, and tracks whether a generation must be confirmed.
+//! Stores the most recent generations of the configuration, and tracks whether a generation must be
+//! confirmed. A generation is created at startup, and by each reload or rollback that changes the
+//! configuration.
 //!
 //! While a generation waits for its confirmation, further reloads are accepted. Such reloads
 //! neither confirm the waiting generation nor change its deadline, unless a reload sets a new
@@ -19,7 +21,7 @@ use config::{Config, Member, Problems, Source};
 use super::Cause;
 use crate::refused::Refused;
 
-/// A stored generation.
+/// A stored generation of the configuration.
 #[derive(Debug)]
 pub struct Kept {
     /// The generation number.

@@ -1,5 +1,5 @@
-//! Converts an [`Explanation`] of a packet decision to the form shown by `where` and the tracer, in
-//! which names replace IDs.
+//! Converts an [`Explanation`] of a forwarding decision to the form that `sluicegate where` and the
+//! packet tracer show. In this form, names replace slot and service IDs.
 
 use admin::view::{self, Explained, Hashed, RejectionReply, Verdict, WhereBackend};
 use forwarder::{
@@ -57,14 +57,15 @@ pub fn explained_by_key(flow: &Flow, key: &str, snapshot: &Snapshot) -> Explaine
     Explained { replicas, ..explained(&snapshot.explain_key(flow, key.as_bytes()), snapshot) }
 }
 
-/// Returns the pool in which the backend was chosen: the pool of the key route `route`, or else the
-/// pool of the service.
+/// Returns the pool from which the backend was chosen. This is the pool of the key route `route`
+/// or, without a route, the pool of the service.
 fn pool_of(service: &Service, route: Option<u32>) -> &PoolTable {
     let routed = route.and_then(|route| service.keyed.as_ref()?.pools.get(route as usize));
     routed.unwrap_or(&service.pool)
 }
 
-/// Returns the number of entries in the table or ring with which the backend was chosen.
+/// Returns the number of entries in the Maglev table or the hash ring from which the backend was
+/// chosen.
 fn size_of_asked(service: &Service, explanation: &Explanation) -> Option<u64> {
     let place = explanation.route.map_or(0, |route| route as usize + 1);
     match service.keyed.as_deref().and_then(|keyed| keyed.placements.get(place)) {
@@ -73,7 +74,7 @@ fn size_of_asked(service: &Service, explanation: &Explanation) -> Option<u64> {
     }
 }
 
-/// Returns the backend and the encapsulation of a slot.
+/// Returns the name, address and encapsulation of the backend in a slot.
 #[must_use]
 pub fn where_backend(slot: &Slot) -> WhereBackend {
     let encapsulation = match &slot.forwarding {

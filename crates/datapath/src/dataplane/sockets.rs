@@ -92,8 +92,9 @@ impl Layout {
     }
 
     /// Divides the UMEM into equal parts. Returns the owner of each part, and the number of frames
-    /// in a part. A packet thread without queues gets one eighth as many frames as a queue. A
-    /// thread with a queue keeps the same number of frames free for fragments.
+    /// in a part. Without software steering, each queue gets one part. With software steering, each
+    /// queue gets eight parts, and each packet thread, which has no queue, gets one part. A thread
+    /// with a queue keeps an eighth of the queue's frames free for fragments.
     pub(super) fn homes(&self, frames_per_queue: u32) -> (Vec<ThreadId>, u32) {
         let parts = if self.is_steered() { 8 } else { 1 };
         let queues = self.each().flat_map(|(_, _, thread)| std::iter::repeat_n(thread, parts as usize));
@@ -245,8 +246,8 @@ mod tests {
             assert_eq!((all, layout.threads()), (expected, *queues.iter().max().unwrap()));
             for me in 0..layout.threads() {
                 for (sender, count) in layout.senders(ThreadId(me)).iter().zip(&queues) {
-                    assert!(sender.0 < *count, "{queues:?}: thread {me} sends on a missing queue");
-                    assert!(me >= *count || sender.0 == me, "{queues:?}: thread {me} has its own queue");
+                    assert!(sender.0 < *count, "queues {queues:?}: thread {me} uses a nonexistent queue");
+                    assert!(me >= *count || sender.0 == me, "{queues:?}: thread {me} uses a different queue");
                 }
             }
         }
@@ -267,8 +268,11 @@ mod tests {
                 assert_eq!(layout.name(ThreadId(me)), name);
                 for (sender, count) in layout.senders(ThreadId(me)).iter().zip(&queues) {
                     let queue = sender.0.checked_sub(steered).unwrap();
-                    assert!(queue < *count, "{queues:?}: thread {me} sends on a missing queue");
-                    assert!(me < steered || me - steered >= *count || sender.0 == me, "it has its own queue");
+                    assert!(queue < *count, "queues {queues:?}: thread {me} uses a nonexistent queue");
+                    assert!(
+                        me < steered || me - steered >= *count || sender.0 == me,
+                        "{queues:?}: thread {me} uses a different queue"
+                    );
                 }
             }
             let (homes, frames) = layout.homes(4_096);

@@ -62,7 +62,10 @@ impl Machine {
             for (place, engine) in self.engines.iter_mut().enumerate() {
                 engine.step(Now::from_nanos(MILLI));
                 engine.device_mut().transmitted_by(usize::MAX, |by, frame| {
-                    assert!(by == InterfaceId(0) || place == 0, "sent on a missing queue");
+                    assert!(
+                        by == InterfaceId(0) || place == 0,
+                        "thread {place} has no queue on interface {by:?}"
+                    );
                     left.push((by, frame.to_vec()));
                 });
             }

@@ -1,6 +1,7 @@
 //! The last step of stage 1 (classification) for packets with ports: finds the service and computes
-//! the hashes for stage 2 (backend selection). The slow path uses this module. The fast path also
-//! passes requests to keyed services to this module, after it has read their headers.
+//! the hashes for stage 2 (backend selection). The slow path uses this module for all packets with
+//! ports. The fast path uses `classify_request` for requests to keyed services, whose headers the
+//! fast path has already read.
 
 use super::Core;
 use super::fast_path::FastPacket;
@@ -55,10 +56,10 @@ impl Core {
     }
 
     /// Runs stage 1 (classification) for a keyed request after the fast path has read its headers.
-    /// Does the same as `classify`, but does not parse the headers or look up the service. The
-    /// request cannot be a reply to an upstream request, because those replies arrive at addresses
-    /// of this machine. The `config` crate warns about a VIP that is also an address of the
-    /// machine.
+    /// Does the same as `classify`, but reuses the headers and the service that the fast path has
+    /// found. The request cannot be a reply to an upstream request, because those replies arrive at
+    /// addresses of this machine. The `config` crate warns about a VIP that is also an address of
+    /// the machine.
     #[inline(never)]
     pub(super) fn classify_request(
         &mut self,

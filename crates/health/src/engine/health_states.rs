@@ -1,9 +1,10 @@
 //! Computes health states from the results of attempts. The module does not read the clock. Callers
 //! pass the current time.
 //!
-//! A target is Unknown until its first pass or `first_fall` consecutive failures. Later, `rise`
-//! passes or `fall` failures in a row change the state. The documentation of [`HealthStates`] has
-//! the rules for failures of this machine's own network.
+//! A target is Unknown until one of its attempts passes, or until [`Rules::first_fall`] consecutive
+//! attempts have failed. Later, a target becomes Up when [`Rules::rise`] consecutive attempts have
+//! passed, and Down when [`Rules::fall`] consecutive attempts have failed. The documentation of
+//! [`HealthStates`] has the rules for failures of this machine's own network.
 //!
 //! If all targets start to fail at the same time, the network of this machine is assumed to have
 //! failed, and no target becomes Down. With fewer than 3 backends or 2 pools, this rule does not
@@ -30,11 +31,11 @@ pub(super) struct Rules {
     /// The time within which the target is probed at least once. The span is the longest interval
     /// plus the timeout.
     pub(super) span: Duration,
-    /// `false` if attempts can pass without the network. Such a target cannot end a silence (see
-    /// [`HealthStates`]), so its failures are not counted in a silence either.
+    /// `false` if attempts can pass without the network. A pass of such a target does not end a
+    /// silence (see [`HealthStates`]), so its failures during a silence are not counted either.
     pub(super) answers: bool,
-    /// `true` if a change to Down is held during a silence. A failed program may be caused by the
-    /// network of this machine, although a passed program does not show that the network works.
+    /// `true` if a change to Down is held during a silence. The field is also `true` for exec
+    /// checks, because a fault in the network of this machine can make a check program fail.
     pub(super) holds: bool,
 }
 
@@ -51,7 +52,7 @@ pub(super) enum Outcome {
     Local,
 }
 
-/// The changes that were not published yet.
+/// The changes of health states and of the local failure that were not published yet.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
     pub(super) turned: Vec<(u32, HealthState)>,
@@ -85,8 +86,10 @@ pub(super) struct Count {
 /// pools have failed, the held states are applied. If there are fewer than 3 backends or 2 pools
 /// in total, no state is held.
 ///
-/// Targets whose passes do not show that the network works ([`Rules::answers`]) neither end a
-/// silence nor count as failed in it. If no other targets exist, no state is held.
+/// For some targets, such as targets of exec checks, a pass does not show that the network works
+/// ([`Rules::answers`] is `false`). A pass of such a target does not end a silence, and its
+/// failures do not contribute to a local failure. If all targets are of this kind, no state is
+/// held.
 #[derive(Debug, Default)]
 pub(super) struct HealthStates {
     targets: Vec<Option<Count>>,

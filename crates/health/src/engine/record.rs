@@ -3,7 +3,8 @@
 //! Health states do not depend on this history. A record also detects when this machine can no
 //! longer probe the target, and when it can probe the target again.
 //!
-//! A record has a fixed size, except for the text of one failure.
+//! The memory use of a record is bounded, because the record stores the text of the last failure
+//! only.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -35,7 +36,7 @@ pub(super) enum Ability {
     /// The last [`LOST_AFTER`] attempts failed locally. The string is the reason for the last
     /// failure.
     Lost(String),
-    /// The target was probed again.
+    /// This machine can probe the target again.
     Back,
 }
 
@@ -77,7 +78,7 @@ impl Record {
         }
     }
 
-    /// Sets the time of the last state change to now.
+    /// Sets the time of the last health state change to the current time.
     pub(super) fn turn(&mut self) {
         (self.since, self.since_wall) = (Instant::now(), SystemTime::now());
     }

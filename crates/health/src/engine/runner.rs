@@ -1,6 +1,6 @@
 //! The main loop of the health thread, which runs attempts and updates health states.
 //!
-//! One iteration of the loop applies changes of the target set, collects results, finds due
+//! One iteration of the main loop applies changes of the target set, collects results, finds due
 //! attempts, updates and publishes health states, and starts attempts. The work of an iteration is
 //! bounded by [`CHANGES`], [`STARTS`] and [`REPORTED`], so that a health state change never waits
 //! for a reload.
@@ -28,7 +28,7 @@ use super::target::{HealthState, Spec, TargetKey, TargetReport, Watched};
 use super::{Dialing, StateChange};
 use crate::{CheckHop, CheckHops, Dialer, Failure, HopNeighbour, Interim, Pass, attempt, exec};
 
-/// The state of the loop, which runs as one task.
+/// The state of the health thread's main loop, which runs as one async task.
 pub(super) struct Runner {
     exchange: Arc<Exchange>,
     dialing: Dialing,
@@ -58,18 +58,18 @@ struct Target {
     spec: Arc<Spec>,
     dialer: Dialer,
     phase: Phase,
-    /// The result of the running attempt if it times out.
+    /// The result that is recorded if the running attempt times out.
     interim: Interim,
     damper: Damper,
     record: Record,
-    /// The running attempt, if it uses several hops.
+    /// The running attempt if it probes the backend through several next hops.
     hop_flight: Option<HopFlight>,
     hop_states: HopStates,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The timing wheel has the time of the next attempt.
+    /// The timing wheel contains the start time of the next attempt.
     Planned,
     Waiting,
     Flying {
@@ -133,7 +133,7 @@ impl Runner {
         self.rest(more, now, context);
     }
 
-    /// Applies changes of the target set. Returns `true` if there are more.
+    /// Applies changes of the target set. Returns `true` if further changes are waiting.
     fn take_changes(&mut self, now: Duration) -> bool {
         let (changes, more) = self.exchange.take_changes(CHANGES);
         for (id, spec) in changes {
@@ -268,8 +268,9 @@ impl Runner {
         self.flights.give_back(ready);
     }
 
-    /// Starts due attempts and ends attempts that have timed out. The loop collects results before
-    /// it calls this function, so a response that arrived in time counts even if the loop is late.
+    /// Starts due attempts and ends attempts that have timed out. The main loop collects results
+    /// before it calls this function, so a response that arrived in time is used even if this
+    /// iteration starts late.
     fn take_due(&mut self, now: Duration) {
         let due = self.schedule.take_due(now);
         for id in &due {
@@ -401,8 +402,8 @@ impl Runner {
                 self.enqueue(id);
             }
         }
-        // This assignment ends the search. Otherwise, every iteration would search again while all
-        // candidates have running attempts.
+        // Setting `started` to the maximum ends the search for candidates. Otherwise, every
+        // iteration would search again while all candidates have running attempts.
         self.confirmation.started = CONFIRMATION_PROBES;
     }
 
@@ -448,7 +449,7 @@ impl Runner {
         }
     }
 
-    /// Schedules the next iteration.
+    /// Schedules the next iteration of the main loop.
     fn rest(&mut self, more: bool, now: Duration, context: &mut Context<'_>) {
         if more {
             self.pace.ask(Some(now));
@@ -468,7 +469,8 @@ impl Runner {
 }
 
 impl Target {
-    /// Creates an attempt. If the backend has several hops, the attempt runs through each hop.
+    /// Creates an attempt. If the backend has several next hops, the attempt probes the backend
+    /// through each of them.
     fn attempt(&mut self, hops: &CheckHops, dialing: &Dialing) -> Attempt {
         let spec = Arc::clone(&self.spec);
         let key = &spec.watched.key;
@@ -483,8 +485,8 @@ impl Target {
             hops.iter().map(|hop| dialing(&spec.watched, Some(hop))).collect()
         };
         let hops = hops.of(key.address).map(|hops| (dialers(&hops), hops));
-        // Without the tunnel, the kernel chooses the hop, so the result cannot be assigned to a
-        // hop.
+        // Without the tunnel, the kernel chooses the next hop, so the result cannot be assigned to
+        // one of the next hops.
         let by_hop = |dialers: &[Dialer]| dialers.iter().all(|dialer| matches!(dialer, Dialer::Tunnel(_)));
         if let Some((dialers, hops)) = hops.filter(|(dialers, _)| by_hop(dialers)) {
             let (flight, future) = HopFlight::new(hops, dialers, Arc::clone(&key.check), address);
@@ -497,7 +499,8 @@ impl Target {
     }
 }
 
-/// Runs an exec check. The program is not sent through a hop, and may pass without the network.
+/// Runs an exec check. A check program runs once, not once per next hop, and can pass without the
+/// network.
 async fn run_program(spec: Arc<Spec>, interim: Interim) -> Result<Pass, Failure> {
     let Watched { key, backend, pools, .. } = &spec.watched;
     let CheckKind::Exec(check) = &key.check.kind else { return Ok(Pass::Silent) };
@@ -545,7 +548,7 @@ const CHANGES: usize = 256;
 /// The maximum number of attempts that are started per iteration. The kernel needs 10 to 20 µs to
 /// start an attempt.
 const STARTS: usize = 32;
-/// The number of results after which state changes are published.
+/// The number of collected results after which health state changes are published.
 const RESULTS: usize = 32;
 /// The maximum number of targets reported per iteration.
 const REPORTED: usize = 256;

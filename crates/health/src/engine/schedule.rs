@@ -14,11 +14,12 @@ use config::Check;
 
 use super::wheel::Wheel;
 
-/// The timers of all targets, and the random numbers that spread them.
+/// The timers of all targets, and a generator of the random numbers that spread the timers.
 pub(super) struct Schedule {
     wheel: Wheel,
     random: u64,
-    /// The latest time at which the first attempt of a target was scheduled.
+    /// The time for which the first attempt of the most recently added target was scheduled. The
+    /// first attempt of the next target starts [`FIRST_GAP`] later.
     first: Duration,
     /// An empty list that is kept to reuse its memory.
     due: Vec<u32>,
@@ -41,8 +42,8 @@ impl Schedule {
 
     /// Schedules the first attempt of `id`. `all` is the number of targets.
     pub(super) fn first_attempt(&mut self, id: u32, all: usize, now: Duration) {
-        // Without this limit, targets that were added and then removed would delay the other
-        // targets.
+        // The delay is limited by the number of targets. Otherwise, targets that were added and
+        // then removed would delay the first attempts of other targets.
         let all = u32::try_from(all).unwrap_or(u32::MAX);
         self.first = (self.first.max(now) + FIRST_GAP).min(now + FIRST_GAP.saturating_mul(all));
         self.set(id, self.first);
@@ -91,6 +92,6 @@ fn tick(at: Duration) -> u64 {
     u64::try_from(at.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// The gap between first attempts. This gap allows 20,000 attempts per second, which is a third of
-/// the rate that a core can start.
+/// The gap between first attempts. With this gap, 20,000 attempts start per second, which is a
+/// third of the rate that one core can handle.
 const FIRST_GAP: Duration = Duration::from_micros(50);

@@ -35,7 +35,8 @@ impl Checks {
         HealthTunnel::clear().await;
         tunnel.open(config).await?;
         if !tunnel.hops().is_empty() {
-            // The checks work without the tunnel, and the next repair reports the error.
+            // Checks that do not need the tunnel still work, and the next repair of the tunnel
+            // reports the error.
             let _ = tunnel.create(config).await;
         }
         Self::before_tunnel(tunnel)

@@ -37,12 +37,13 @@ pub(super) enum Found {
     },
 }
 
-/// The warning of the status page that the tunnel does not work.
+/// The warning on the status page while the health check tunnel does not work.
 #[derive(Debug, Default)]
 pub(super) struct TunnelFault(Option<String>);
 
 impl TunnelFault {
-    /// Applies the result of a repair. Returns `true` if there is a new warning.
+    /// Sets the warning to the result of a tunnel repair. Returns `true` if the repair failed and
+    /// the warning changed.
     pub(super) fn take(&mut self, found: &Found) -> bool {
         let warning = match found {
             Found::Well | Found::New => None,
@@ -152,7 +153,7 @@ impl HealthTunnel {
     }
 
     /// Recreates missing parts of the tunnel. The argument `was_well` is `true` if the previous
-    /// repair found no fault.
+    /// call of `repair` found no fault.
     pub(super) async fn repair(&self, was_well: bool, config: &Config) -> Found {
         if let Some(tunnel) = self.tunnel() {
             if tunnel.is_running() && tunnel.repair().await.is_ok() {

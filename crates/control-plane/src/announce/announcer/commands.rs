@@ -80,9 +80,9 @@ impl Announcer {
     pub(super) fn expire_overrides(&mut self) {
         for (vip, given) in self.decider.overrides.expire(self.now) {
             let action = if given.withdraws { "withdraw" } else { "announce" };
-            // log: The time of `vip withdraw` or `vip announce` has elapsed. A withdrawn VIP is
-            // announced again as soon as it meets the conditions, without a hold-down. After
-            // `announce`, flap damping applies again.
+            // log: The duration (`--for`) of a `vip withdraw` or `vip announce` command has
+            // elapsed. A withdrawn VIP is announced again as soon as it meets the conditions,
+            // without a hold-down. After `announce`, flap damping applies again.
             tracing::info!(change = "override", %vip, action, "VIP override expired");
         }
     }

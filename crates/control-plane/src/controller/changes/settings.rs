@@ -1,8 +1,9 @@
 //! Describes changes to the configuration sections that can occur only once, and tracks keys that
 //! need a restart.
 //!
-//! [`Running`] contains the settings with which the process started. `changes`, `checks` and
-//! `routers` handle the sections that have names.
+//! [`Running`] contains the settings with which the process started. The modules `changes`,
+//! `checks` and `routers` describe changes to sections that can occur several times, such as
+//! `[pool.NAME]`.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +52,8 @@ pub(super) fn settings(changes: &mut Changes, running: &Running, old: &Keys, new
     }
 }
 
-/// Returns the keys of the sections that exist once, and of the `[machine]` section for `machine`.
+/// Returns the keys of the sections that can occur only once, and the keys of the section
+/// `[machine.NAME]` for `machine`.
 pub(super) fn keys(config: &Config, machine: &str) -> Keys {
     #[derive(Serialize)]
     struct Sections<'a> {
