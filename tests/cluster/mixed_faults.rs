@@ -259,7 +259,8 @@ impl Scene {
                 last = self.machines[index].as_ref().unwrap().counters().unwrap();
                 let dropped: u64 = last.drops().iter().map(|(_, count)| count).sum();
                 let [replies, made] = ["replies", "originated"].map(|name| last.over_threads(&[name]));
-                // Some packets that the program redirected during an upgrade reached the old process.
+                // Some packets that the program redirected during an upgrade reached the old
+                // process.
                 let others = last.redirected().checked_sub(last.received() + last.lost_before_threads())?;
                 let agree = last.received() + made == last.sent() + replies + dropped;
                 (agree && earlier.is_none_or(|(_, before)| others <= before)).then_some((id, others))

@@ -266,8 +266,9 @@ impl Monitor {
         next_due(threads, self.stalled, max_stall, now).map(|at| at.saturating_duration_since(now))
     }
 
-    /// Restarts the time that [`Monitor::stalled`] returns, and the time since the last iteration of
-    /// each thread. A stall continues, because the last problem stays the same until the next check.
+    /// Restarts the time that [`Monitor::stalled`] returns, and the time since the last iteration
+    /// of each thread. A stall continues, because the last problem stays the same until the next
+    /// check.
     pub(crate) fn restart_stall(&mut self) {
         let now = self.pauses.running(Instant::now());
         self.stalled = self.stalled.map(|_| now);
@@ -313,8 +314,8 @@ impl Monitor {
     }
 
     /// Checks threads, sockets, programs and interfaces. `no_socket` contains, for each interface,
-    /// the number of packets that arrived on queues without a socket. `clock` is the current time on
-    /// the clock of the packet threads.
+    /// the number of packets that arrived on queues without a socket. `clock` is the current time
+    /// on the clock of the packet threads.
     pub(crate) fn look(
         &mut self,
         interfaces: &[Interface],
@@ -440,8 +441,8 @@ impl Program {
 }
 
 /// A thread that makes no iteration for this long is considered stuck. A sleeping thread makes an
-/// iteration every 100 ms, and a pause of the process that the clock does not notice is shorter than
-/// [`pauses::LATE`].
+/// iteration every 100 ms, and a pause of the process that the clock does not notice is shorter
+/// than [`pauses::LATE`].
 const STUCK_AFTER: Duration = Duration::from_millis(400);
 const _: () = assert!(100 + pauses::LATE.as_millis() < STUCK_AFTER.as_millis());
 

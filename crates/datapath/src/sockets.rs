@@ -38,8 +38,8 @@ counters::socket! {
         pub struct SocketCounters {
             /// The counters of each socket, in interface order.
             pub links: Box<[LinkCounters]>,
-            /// The time at which the last complete iteration started, in nanoseconds on the clock of
-            /// the packet threads.
+            /// The time at which the last complete iteration started, in nanoseconds on the clock
+            /// of the packet threads.
             pub last_iteration: counters::Counter,
         }
     ]

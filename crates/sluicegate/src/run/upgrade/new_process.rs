@@ -143,7 +143,8 @@ impl NewProcess {
         Ok(HandedBfd::from_parts(&bytes, sockets)?)
     }
 
-    /// Takes over the queues. The counters of the XDP program start at 0, like those of the threads.
+    /// Takes over the queues. The counters of the XDP program start at 0, like the counters of the
+    /// threads.
     fn take_queues(&mut self, plane: &mut DataPlane) -> anyhow::Result<()> {
         plane.steers.restart_counts()?;
         while plane.waits_for_queues() {
