@@ -92,7 +92,7 @@ testpmd() {
     echo $nic > /sys/bus/pci/devices/$nic/driver/unbind && echo $nic > /sys/bus/pci/drivers_probe || return
   dpdk-testpmd -a $nic -d /measure/librte_net_e1000.so -d /measure/librte_mempool_ring.so --lcores=0@0,1@0 \
     --no-telemetry -- --forward-mode=macswap --no-lsc-interrupt --disable-link-check --rxd=4096 --txd=4096 \
-    --total-num-mbufs=16384 --stats-period=3600 > /tmp/log 2>&1 & process=$!
+    --total-num-mbufs=16384 --stats-period=1 > /tmp/log 2>&1 & process=$!
   for i in $(seq 600); do
     grep -q 'NIC statistics' /tmp/log && sleep 2 && return
     kill -0 $process 2>/dev/null || break
