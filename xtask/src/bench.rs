@@ -12,7 +12,8 @@ use crate::{bench_kv, bench_zero_copy, instructions, latency, setup, testpmd};
 /// A name such as `maglev` selects a file in `benches/`. A name such as `maglev/build` selects the
 /// benchmarks in that file whose names contain `maglev/build`. The benchmarks `testpmd`, `peers`,
 /// `latency`, `kv`, `instructions` and `zero-copy` are implemented in this crate. Names that follow
-/// `peers` select load balancers, and names that follow `zero-copy` select devices, kinds of traffic and NICs.
+/// `peers` select load balancers, and names that follow `zero-copy` select devices, kinds of
+/// traffic and NICs.
 pub(crate) fn run(asked: &Bench) -> Result<()> {
     setup::ensure(setup::BUILD)?;
     let binary = asked.bin.as_deref();

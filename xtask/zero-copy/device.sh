@@ -68,6 +68,7 @@ nftables() {
 # ipvs ipip|gre: the scheduler `mh` implements Maglev hashing.
 ipvs() {
   more=; [ $1 = gre ] && more='--tun-type gre --tun-nocsum'
+  modprobe ip_vs_mh
   for protocol in -u -t; do
     ipvsadm -A $protocol 203.0.113.10:80 -s mh -b mh-port,mh-fallback || return
     for n in 11 12 13 14; do
@@ -92,7 +93,7 @@ testpmd() {
     echo $nic > /sys/bus/pci/devices/$nic/driver/unbind && echo $nic > /sys/bus/pci/drivers_probe || return
   dpdk-testpmd -a $nic -d /measure/librte_net_e1000.so -d /measure/librte_mempool_ring.so --lcores=0@0,1@0 \
     --no-telemetry -- --forward-mode=macswap --no-lsc-interrupt --disable-link-check --rxd=4096 --txd=4096 \
-    --total-num-mbufs=16384 --stats-period=3600 > /tmp/log 2>&1 & process=$!
+    --total-num-mbufs=16384 --stats-period=1 > /tmp/log 2>&1 & process=$!
   for i in $(seq 600); do
     grep -q 'NIC statistics' /tmp/log && sleep 2 && return
     kill -0 $process 2>/dev/null || break
@@ -112,7 +113,8 @@ stop() {
   ! command -v ipvsadm > /dev/null || ipvsadm -C 2>/dev/null
   ip address delete 203.0.113.10/32 dev lo 2>/dev/null
   ip route delete 203.0.113.10/32 2>/dev/null; ip -6 route delete 2001:db8:113::10/128 2>/dev/null
-  rmmod nft_ct nft_chain_nat nft_nat nf_nat nf_conntrack 2>/dev/null
+  # Without their modules, IPVS and nftables forget the flows.
+  rmmod ip_vs_mh ip_vs nft_ct nft_chain_nat nft_nat nf_nat nf_conntrack 2>/dev/null
   rm -f /tmp/log
   steady
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 
 /// A block of instructions that are always executed together.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 struct Block {
     address: u64,
     /// The distance of each instruction from the first one. [`STRING`] is set in those of string
@@ -72,10 +72,11 @@ impl Counts {
         };
         let Some((_, turns)) = self.0.iter().find(|(block, _)| block == marker) else { return };
         let share = (*turns as f64) / (*per_period as f64);
-        let polled: HashMap<u64, f64> =
-            idle.0.iter().map(|(block, count)| (block.address, *count as f64 * share)).collect();
+        // QEMU also runs the beginning of a block as a block of its own.
+        let polled: HashMap<Arc<Block>, f64> =
+            idle.0.iter().map(|(block, count)| (Arc::clone(block), *count as f64 * share)).collect();
         for (block, count) in &mut self.0 {
-            if let Some(polled) = polled.get(&block.address) {
+            if let Some(polled) = polled.get(block) {
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "far below 2^52")]
                 let polled = polled.round().max(0.0) as u64;
                 *count = count.saturating_sub(polled);
@@ -154,7 +155,8 @@ mod tests {
 
     #[test]
     fn polling_is_subtracted_by_the_number_of_turns() {
-        let idle = Counts::of(&[(10, 100, &[0]), (20, 50, &[0]), (KERNEL_STARTS, 400, &[0])]);
+        let idle =
+            Counts::of(&[(10, 100, &[0]), (20, 50, &[0]), (20, 1, &[0, 2]), (KERNEL_STARTS, 400, &[0])]);
         let mut burst = Counts::of(&[(10, 10, &[0]), (20, 9, &[0]), (30, 7, &[0])]);
         burst.without_polling(&idle);
         assert_eq!(burst.instructions().plain, HashMap::from([(10, 0), (20, 4), (30, 7)]));
