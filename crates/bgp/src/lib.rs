@@ -39,6 +39,8 @@ mod drops;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod inbox;
+#[cfg(test)]
+mod linear;
 mod listener;
 mod machine;
 mod message;
