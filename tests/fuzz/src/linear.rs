@@ -24,7 +24,7 @@ fn ipvs(bytes: &[u8]) {
 
 fn script(bytes: &[u8]) {
     let text = std::str::from_utf8(bytes).expect("the script is UTF-8");
-    let _ = std::hint::black_box(simulate::parse(text, Path::new("script.toml"), None));
+    let _ = std::hint::black_box(simulate::script::parse(text, Path::new("script.toml"), None));
 }
 
 fn json(bytes: &[u8]) {
