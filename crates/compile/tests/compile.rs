@@ -311,11 +311,8 @@ fn refresh_next_hops_fills_slots_and_filter_has_all_vips() {
         );
     }
     assert!(matches!(refreshed.next_hop_mode(), NextHopMode::Resolve));
-    // In `web`, b2 (IPIP over IPv6, overhead of 40 bytes) has six times the weight of b1 (GRE over
-    // IPv4, overhead of 24 bytes). In `same`, b2 uses GRE over IPv6 (overhead of 44 bytes).
-    let filter: HashMap<IpAddr, u8> = snapshot.filter().iter().copied().collect();
-    let encap_overhead = |text: &str| filter[&text.parse::<IpAddr>().unwrap()];
-    assert_eq!(["203.0.113.10", "2001:db8:f::10", "203.0.113.11"].map(encap_overhead), [40, 40, 44]);
+    let vips = ["203.0.113.10", "2001:db8:f::10", "203.0.113.11"].map(|vip| vip.parse().unwrap());
+    assert!(vips.iter().all(|vip: &IpAddr| snapshot.filter().contains(vip)));
 }
 
 #[test]

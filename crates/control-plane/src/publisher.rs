@@ -239,7 +239,7 @@ mod tests {
     impl Recorded<'_> {
         fn step(&self, what: &str) {
             let known = self.live.current();
-            let vips: Vec<String> = known.filter().iter().map(|(vip, _)| vip.to_string()).collect();
+            let vips: Vec<String> = known.filter().iter().map(ToString::to_string).collect();
             self.steps.borrow_mut().push(format!("{what}; published VIP: {}", vips.join(" ")));
         }
     }

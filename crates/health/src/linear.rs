@@ -48,7 +48,9 @@ fn http_check(port: u16, tls: Option<Tls>) -> CheckKind {
 }
 
 fn grpc(answer: &[u8]) {
-    attempt(answer, |port| CheckKind::Grpc(GrpcCheck { port, service: "".into(), tls: None }));
+    attempt(answer, |port| {
+        CheckKind::Grpc(GrpcCheck { port, service: "".into(), tls: None, probe_mtu: false })
+    });
 }
 
 fn agent(answer: &[u8]) {
@@ -58,7 +60,9 @@ fn agent(answer: &[u8]) {
 }
 
 fn memcached(answer: &[u8]) {
-    attempt(answer, |port| CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Tcp }));
+    attempt(answer, |port| {
+        CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Tcp, probe_mtu: false })
+    });
 }
 
 fn tcp(answer: &[u8]) {
