@@ -27,6 +27,7 @@ use crate::interface::Interface;
 use crate::sockets::{SocketCounters, Sockets};
 use crate::steer::{Steer, Steers};
 use crate::umem::HEAD_ROOM;
+use crate::wait::Trigger;
 
 use self::pool::{Frames, PacketFrame};
 use self::ring::{Arrival, RX_HEADER, TX_HEADER};
@@ -249,6 +250,9 @@ impl Device for PacketDevice {
 }
 
 impl Sockets for PacketDevice {
+    // Packets stay in the receive ring while the thread has no free frame.
+    const TRIGGER: Trigger = Trigger::Waiting;
+
     fn sockets(&self) -> impl Iterator<Item = (InterfaceId, RawFd)> {
         self.links.iter().map(|link| (link.interface, link.socket.as_fd().as_raw_fd()))
     }

@@ -53,6 +53,7 @@ mod sync;
 mod thread;
 mod tun;
 mod umem;
+mod wait;
 mod wake;
 mod xsk;
 

@@ -7,6 +7,8 @@ use counters::Counter;
 use engine::Device;
 use forwarder::InterfaceId;
 
+use crate::wait::Trigger;
+
 /// The method by which packets are transferred between the NIC and the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketMode {
@@ -71,6 +73,9 @@ impl SocketCounters {
 
 /// A device that receives and sends frames with sockets.
 pub(crate) trait Sockets: Device {
+    /// The condition under which the sockets wake a sleeping thread.
+    const TRIGGER: Trigger;
+
     /// Returns the interface and the descriptor of each socket. A socket is readable while packets
     /// wait in its receive ring.
     fn sockets(&self) -> impl Iterator<Item = (InterfaceId, RawFd)>;

@@ -4,24 +4,21 @@
 //! Only this module reads the clock, once in each iteration. A batch contains the packets that have
 //! already arrived; the thread never waits for further packets to fill a batch.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use arrayvec::ArrayVec;
 use engine::Engine;
 use forwarder::{FlowTable, Forward, Now, ThreadCounters};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
-use crate::interface::MAX_INTERFACES;
 use crate::placement::move_to;
 use crate::sockets::{SocketCounters, Sockets};
 use crate::spin::AdaptiveSpin;
 use crate::stopping::Rounds;
 use crate::sync::{AtomicBool, Ordering};
 use crate::umem::RING;
+use crate::wait::{Events, Woken};
 use crate::wake::Waker;
 
 /// The behavior of a thread while no packets arrive.
@@ -82,6 +79,7 @@ pub(crate) struct PacketThread<D: Sockets, F: Forward> {
     pub(crate) counters: Arc<ThreadCounters>,
     pub(crate) socket: Arc<SocketCounters>,
     pub(crate) wakers: Arc<[Waker]>,
+    pub(crate) events: Events,
     pub(crate) number: usize,
     /// The processor to which the thread is pinned. If `None`, the kernel chooses the processor.
     pub(crate) processor: Option<u32>,
@@ -219,20 +217,9 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
         let sending = device.is_sending() || borrows;
         let at_most = if sending { RETRY_SEND_MS } else { SLEEP_AT_MOST_MS };
         let at_most = at_most.min(due);
-        let mut wanted = ArrayVec::<PollFd<'_>, MOST_FDS>::new();
-        wanted.push(PollFd::new(waker.fd(), PollFlags::POLLIN));
-        for (_, socket) in device.sockets().take(wanted.remaining_capacity()) {
-            // SAFETY: the socket belongs to the engine, which outlives this borrow.
-            let socket = unsafe { BorrowedFd::borrow_raw(socket) };
-            wanted.push(PollFd::new(socket, PollFlags::POLLIN));
-        }
-        // If the poll fails or is interrupted, the thread simply runs its next iteration.
-        let ready = poll(&mut wanted, PollTimeout::from(at_most));
+        let woken = self.events.wait(at_most);
         waker.sleeper.awake();
-        if wanted.first().and_then(PollFd::any) == Some(true) {
-            waker.silence();
-        }
-        if sending && ready == Ok(0) {
+        if sending && woken == Woken::Timeout {
             self.engine.device_mut().wake_again();
         }
     }
@@ -289,9 +276,6 @@ const STATISTICS_EVERY: Duration = Duration::from_secs(1);
 /// not woken.
 const SLEEP_AT_MOST_MS: u8 = 100;
 const RETRY_SEND_MS: u8 = 1;
-/// The maximum number of polled descriptors: one socket for each interface, and the eventfd of the
-/// waker.
-const MOST_FDS: usize = MAX_INTERFACES + 1;
 
 #[cfg(test)]
 mod tests {
@@ -303,8 +287,11 @@ mod tests {
 
     use super::*;
     use crate::stopping::ROUNDS;
+    use crate::wait::Trigger;
 
     impl Sockets for MemoryDevice {
+        const TRIGGER: Trigger = Trigger::Waiting;
+
         fn sockets(&self) -> impl Iterator<Item = (InterfaceId, RawFd)> {
             std::iter::empty()
         }
@@ -398,6 +385,7 @@ mod tests {
             counters,
             socket: Arc::new(SocketCounters::default()),
             wakers: Arc::clone(wakers),
+            events: Events::new(&wakers[number], std::iter::empty()).unwrap(),
             number,
             processor: None,
             sleeps: true,

@@ -9,8 +9,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use engine::Received;
-use forwarder::{InterfaceId, MAX_ENCAP_OVERHEAD, ThreadId};
+use forwarder::{MAX_ENCAP_OVERHEAD, ThreadId};
 use xsk_rs::config::{FrameSize, QueueSize, UmemConfig};
 use xsk_rs::{FrameDesc, Umem};
 
@@ -164,14 +163,6 @@ impl Area {
         // borrowed as long as the slice lives, so neither the kernel nor another thread accesses
         // the chunk.
         unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), len) }
-    }
-
-    /// Describes a packet that arrived in one chunk, with the headroom in front of it.
-    #[inline]
-    pub(crate) fn received(&self, descriptor: Descriptor, interface: InterfaceId) -> Received<Frame> {
-        let mut frame = Frame(descriptor);
-        let start = self.open_head_room(&mut frame);
-        Received { frame, interface, start, end: start + descriptor.len() }
     }
 
     /// Adds the headroom that the kernel leaves free in each chunk to the front of a received

@@ -1,5 +1,6 @@
-//! Wakes a sleeping packet thread when frames or requests arrive for it. The thread polls an
-//! eventfd together with its sockets. The module `sleeper` ensures that no wakeup is missed.
+//! Wakes a sleeping packet thread when frames or requests arrive for it. The thread waits for an
+//! eventfd together with its sockets (module `wait`). The module `sleeper` ensures that no wakeup
+//! is missed.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -77,11 +78,6 @@ impl Waker {
         // The write fails only if the counter has its maximum value. The eventfd is already
         // readable in that case.
         let _ = self.bell.write(1);
-    }
-
-    /// Resets the eventfd after the thread has slept.
-    pub(crate) fn silence(&self) {
-        let _ = self.bell.read();
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

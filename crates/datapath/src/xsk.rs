@@ -5,6 +5,8 @@
 //! Invariant: The fields `receiving` and `sending` count the frames that the kernel currently
 //! holds. The kernel returns each of these frames exactly once.
 
+mod receive;
+mod socket;
 #[cfg(test)]
 mod tests;
 
@@ -13,16 +15,14 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use arrayvec::ArrayVec;
-use engine::{Device, InKernel, MAX_BATCH, Received, TxOwner};
+use engine::{Device, InKernel, Received, TxOwner};
 use forwarder::{InterfaceId, ThreadId};
-use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, send};
-use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, QueueSize, SocketConfig};
+use xsk_rs::Socket;
+use xsk_rs::config::Interface;
 use xsk_rs::socket::XdpStatistics;
-use xsk_rs::{CompQueue, FillQueue, RxQueue, Socket, TxQueue};
 
+use self::socket::{Handles, socket_config};
 use crate::busy_poll::{self, run_driver};
 use crate::error::StartError;
 use crate::frame::{Descriptor, Frame};
@@ -32,6 +32,8 @@ use crate::ring::mapping::Rings;
 use crate::ring::{Consumer, Producer};
 use crate::sockets::{SocketCounters, SocketMode, Sockets};
 use crate::umem::{Area, RING};
+use crate::wait::Trigger;
+
 /// A queue with its socket and its four rings.
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -76,14 +78,6 @@ enum Wakeup {
     /// The system call makes the driver run soon, and the driver takes all frames. The value is
     /// `true` if the driver has been called since the last frame was submitted.
     Once(bool),
-}
-
-/// A socket with the handles that keep it open and its rings mapped.
-#[derive(Debug)]
-struct Handles {
-    fd: RawFd,
-    /// The handles from the crate xsk-rs. Tests simulate the kernel and have no such handles.
-    kept: Option<(RxQueue, TxQueue, FillQueue, CompQueue)>,
 }
 
 /// The AF_XDP sockets of one thread.
@@ -264,40 +258,6 @@ impl Queue {
         self.socket.fd
     }
 
-    /// Takes up to `most` frames from the receive ring.
-    fn receive(
-        &mut self,
-        area: &Area,
-        most: usize,
-        batch: &mut Vec<Received<Frame>>,
-        returned: &mut Vec<Frame>,
-    ) {
-        let Self { rx, gathering, interface, received, .. } = self;
-        let interface = *interface;
-        // Each descriptor belongs to this UMEM and becomes the only `Frame` of its chunk.
-        if !area.has_slots() {
-            let count = rx.take(most, batch, move |descriptor| area.received(descriptor, interface));
-            self.receiving -= count;
-            *received += count as u64;
-            return;
-        }
-        let mut parts = ArrayVec::<Descriptor, MAX_BATCH>::new();
-        self.receiving -= rx.take(most.min(MAX_BATCH), &mut parts, |descriptor| descriptor);
-        for descriptor in parts {
-            if !descriptor.is_followed() && !gathering.has_begun() {
-                batch.push(area.received(descriptor, interface));
-                *received += 1;
-                continue;
-            }
-            let (mut frame, len) = (Frame(descriptor), descriptor.len());
-            let start = if gathering.has_begun() { 0 } else { area.open_head_room(&mut frame) };
-            let gathered = area.gather(gathering, frame, start..start + len, returned);
-            let Some((frame, Range { start, end })) = gathered else { continue };
-            batch.push(Received { frame, interface, start, end });
-            *received += 1;
-        }
-    }
-
     /// Puts the descriptors of one frame into the transmit ring, which must have enough free slots.
     /// From then on, the frame belongs to the kernel.
     #[inline]
@@ -394,33 +354,6 @@ impl Queue {
             && let Err(error) = self.socket.wake_to_receive()
         {
             tracing::debug!(%error, "receive wakeup failed");
-        }
-    }
-}
-
-impl Handles {
-    /// Makes the kernel take frames from the transmit ring. Returns `false` if the kernel has no
-    /// resources for some frames, or if the interface is down.
-    fn wake_to_send(&self) -> nix::Result<bool> {
-        match send(self.fd, &[], MsgFlags::MSG_DONTWAIT) {
-            Ok(_) => Ok(true),
-            Err(Errno::EAGAIN | Errno::EBUSY | Errno::ENOBUFS | Errno::ENETDOWN) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Makes the kernel take frames from the fill ring.
-    fn wake_to_receive(&self) -> nix::Result<()> {
-        // SAFETY: the descriptor stays open as long as `self` lives, which is longer than this
-        // borrow.
-        let socket = unsafe { BorrowedFd::borrow_raw(self.fd) };
-        poll(&mut [PollFd::new(socket, PollFlags::POLLIN)], PollTimeout::ZERO).map(drop)
-    }
-
-    fn statistics(&self) -> std::io::Result<XdpStatistics> {
-        match &self.kept {
-            Some((rx, ..)) => rx.fd().xdp_statistics(),
-            None => Err(std::io::ErrorKind::Unsupported.into()),
         }
     }
 }
@@ -573,6 +506,9 @@ impl Device for XskDevice {
 }
 
 impl Sockets for XskDevice {
+    // An iteration that processes no packet has found all receive rings empty.
+    const TRIGGER: Trigger = Trigger::Arrival;
+
     fn sockets(&self) -> impl Iterator<Item = (InterfaceId, RawFd)> {
         self.queues.iter().map(|queue| (queue.interface, queue.fd()))
     }
@@ -624,24 +560,6 @@ impl Sockets for XskDevice {
 
 /// The maximum number of spare frames that a thread keeps. The number is sufficient for one batch.
 const SPARE: usize = 128;
-
-fn socket_config(force_copy: bool, multi_buffer: bool) -> Result<SocketConfig, String> {
-    let ring = QueueSize::new(RING).map_err(|error| error.to_string())?;
-    let mut flags = BindFlags::XDP_USE_NEED_WAKEUP;
-    if force_copy {
-        flags |= BindFlags::XDP_COPY;
-    }
-    if multi_buffer {
-        flags |= BindFlags::XDP_USE_SG;
-    }
-    let mut config = SocketConfig::builder();
-    config
-        .rx_queue_size(ring)
-        .tx_queue_size(ring)
-        .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
-        .bind_flags(flags);
-    Ok(config.build())
-}
 
 const NO_MULTI_BUFFER: &str = "io.frame_size is too small for the MTU, and packets in several buffers need Linux 6.6 or later; \
                                use a smaller MTU";

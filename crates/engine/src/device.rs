@@ -78,8 +78,8 @@ pub trait Device {
     ) -> Result<(), Self::Frame>;
 
     /// Queues frames for sending on an interface, each with the bounds of the packet in its buffer.
-    /// Takes as many frames as it queues, from the front, and returns their number. The caller sends
-    /// all others with [`Self::send`]. By default, the method takes no frames.
+    /// Takes as many frames as it queues, from the front, and returns their number. The caller
+    /// sends all others with [`Self::send`]. By default, the method takes no frames.
     #[inline]
     fn send_all(
         &mut self,

@@ -2,6 +2,8 @@
 //! engines get the same packets and the same verdicts. Both must send the same frames in the same
 //! order, count the same packets and keep every frame.
 
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -125,13 +127,15 @@ fn fate() -> impl Strategy<Value = Fate> {
     (verdict, interface, 1..=FRAME_BYTES)
 }
 
-/// Runs an engine. `memory` returns the memory device inside the device. Returns the sent frames,
-/// the values of all counters, and the dropped packets.
+/// The sent frames with their interfaces, the values of all counters, and the dropped packets.
+type Results = (Vec<(u8, Vec<u8>)>, Vec<u64>, Vec<u64>);
+
+/// Runs an engine. `memory` returns the memory device inside the device.
 fn run<D: Device<Frame = MemoryFrame>>(
     turns: &[Turn],
     device: D,
     memory: fn(&mut D) -> &mut MemoryDevice,
-) -> (Vec<(u8, Vec<u8>)>, Vec<u64>, Vec<u64>) {
+) -> Results {
     let counters = Arc::new(ThreadCounters::new(0, 0));
     let fates: Vec<Fate> = turns.iter().flat_map(|(fates, _)| fates.clone()).collect();
     let forward = Scripted { fates: fates.into_iter(), counters: Arc::clone(&counters) };

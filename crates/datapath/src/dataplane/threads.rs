@@ -20,6 +20,7 @@ use crate::sockets::{SocketCounters, SocketMode, Sockets};
 use crate::spin::AdaptiveSpin;
 use crate::stopping::ROUNDS;
 use crate::thread::{Leave, PacketThread};
+use crate::wait::Events;
 
 #[derive(Debug)]
 pub(super) enum Forwarder {
@@ -159,8 +160,12 @@ impl DataPlane {
     {
         let Birth { name, number, signals, counters, socket } = birth;
         let (leave, order) = Leave::new();
+        let sockets = engine.device().sockets().map(|(_, socket)| (socket, D::TRIGGER));
+        let Some(waker) = self.threads.wakers.get(number) else { unreachable!("each thread has a waker") };
+        let events = Events::new(waker, sockets)?;
         let thread = PacketThread {
             engine,
+            events,
             counters,
             socket,
             wakers: Arc::clone(&self.threads.wakers),

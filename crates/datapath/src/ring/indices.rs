@@ -121,8 +121,8 @@ impl ProducerIndex {
     }
 }
 
-/// The slots that this process owns. The type is a copy of the indices, so that a loop over the slots
-/// keeps them in registers.
+/// The slots that this process owns. The type is a copy of the indices, so that a loop over the
+/// slots keeps them in registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
     first: u32,

@@ -271,9 +271,9 @@ fn xsk_frames_are_never_lost_and_leave_in_order() {
     for multi_buffer in [false, true] {
         let (mut bed, mut random) = (Bed::new(multi_buffer, false), Random(5));
         let (mut number, mut left) = (0, [0; 2]);
-        for turn in 0..6_000 {
+        for turn in 0..1_800 {
             // For some time, the NIC sends slowly and the transmit ring fills up.
-            let sends = if turn / 500 % 3 == 2 { 8 } else { 200 };
+            let sends = if turn / 150 % 3 == 2 { 8 } else { 200 };
             for driver in &mut bed.drivers {
                 driver.wants_wakeups(turn % 7 > 2);
                 driver.take_empty(random.below(150));
@@ -291,15 +291,15 @@ fn xsk_frames_are_never_lost_and_leave_in_order() {
             bed.is_balanced(multi_buffer);
         }
         let drops = |reason| bed.counters.drops(reason);
-        assert!(number > 200_000 && left.iter().all(|last| *last > number / 2), "{number} {left:?}");
+        assert!(number > 60_000 && left.iter().all(|last| *last > number / 2), "{number} {left:?}");
         for reason in [DropReason::TxFull, DropReason::NoNextHop, DropReason::MailboxFull] {
             assert!(drops(reason) > 0, "no packet was dropped for {}", reason.name());
         }
     }
 }
 
-/// Lets `count` packets arrive at the first queue and runs an iteration. Returns the number of system
-/// calls that woke the kernel for each queue.
+/// Lets `count` packets arrive at the first queue and runs an iteration. Returns the number of
+/// system calls that woke the kernel for each queue.
 fn calls(bed: &mut Bed, count: u32) -> [usize; 2] {
     let [first, _] = &mut bed.drivers;
     first.take_empty(count as usize);
