@@ -65,8 +65,8 @@ impl<T> Prepared<T> {
         for (to, from) in bytes.iter_mut().zip(front.chain(outer.iter().copied())) {
             *to = from;
         }
-        let Ok(len) = u8::try_from(LINK + outer.len()) else { return Self::none(beside) };
-        let overhead = len - LINK as u8;
+        let lengths = [outer.len(), LINK + outer.len()].map(u8::try_from);
+        let [Ok(overhead), Ok(len)] = lengths else { return Self::none(beside) };
         let too_long = u32::from(mtu.saturating_sub(overhead.into())) + 1;
         // Adding the complement of a word removes the word from the sum.
         let [hi, lo] = sum.add_word(!VERSION).fold().to_be_bytes();

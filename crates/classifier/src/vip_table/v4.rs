@@ -83,6 +83,7 @@ const fn key([addresses, tail]: [u64; 2]) -> (u32, u64) {
 /// Returns a hash whose lowest bits depend on all bits of the key. These are the highest bits of
 /// the product, because the port is in the highest bits of `tail`.
 #[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "the caller uses only the lowest bits")]
 const fn mix(address: u32, tail: u64) -> usize {
     (tail ^ address as u64).wrapping_mul(FACTOR).swap_bytes() as usize
 }
@@ -122,7 +123,6 @@ impl AddressFilter {
 
 /// Returns the word and the bit for an address. The caller must reduce the word modulo the length.
 #[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "an index below 2^32")]
 const fn position(address: u32) -> (usize, u32) {
     let mixed = (address as u64).wrapping_mul(FACTOR);
     ((mixed >> 32) as usize, (mixed >> 58) as u32)
