@@ -1,6 +1,6 @@
 //! Tests of the zero-copy mode with a real driver, in the virtual machine of `xtask/zc-vm`. The
-//! backends use the kernel's tunnel devices for decapsulation. The kernel of the virtual machine also
-//! has SCTP, so a test with SCTP clients and servers runs there too.
+//! backends use the kernel's tunnel devices for decapsulation. The kernel of the virtual machine
+//! also has SCTP, so a test with SCTP clients and servers runs there too.
 //!
 //! `cargo xtask test --lane zero-copy` runs the tests one at a time, because they share the virtual
 //! machine's NICs. The virtual wire drops frames above about 15,000 per second, so the tests do not
@@ -331,7 +331,8 @@ fn zero_copy_frames_get_tag_of_vlan_device() {
     stage.balancer.stop().unwrap();
 }
 
-/// Opens a one-to-one SCTP socket at this address. Such a socket has the same calls as a TCP socket.
+/// Opens a one-to-one SCTP socket at this address. Such a socket has the same calls as a TCP
+/// socket.
 fn sctp(at: SocketAddr) -> std::io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::SCTP))?;
     socket.bind(&at.into())?;

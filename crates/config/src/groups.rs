@@ -95,8 +95,8 @@ impl<'s> Grouped<'s> {
         Self { prefixes: prefixes.collect(), suffixes: suffixes.collect() }
     }
 
-    /// Returns the VIP of an address, and its suffix. The longest prefix and then the longest suffix
-    /// that match the address decide.
+    /// Returns the VIP of an address, and its suffix. The longest prefix and then the longest
+    /// suffix that match the address decide.
     fn vip_of(&self, address: IpAddr) -> Option<(&'s VipDraft, Suffix)> {
         let group = (0..=128).rev().find_map(|length| self.prefixes.get(&Prefix::of(address, length)))?;
         (0..=128).rev().find_map(|length| {

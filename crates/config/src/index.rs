@@ -10,18 +10,17 @@ use std::sync::Arc;
 
 use super::machine::MachineDraft;
 use super::pool::PoolDraft;
-use super::sections::Sections;
 use super::vip::VipDraft;
 
 /// The numbers of machines and VIPs in their lists, and the names of backends.
 pub(super) struct Index {
-    machines: HashMap<Arc<str>, usize>,
-    of_machines: HashMap<IpAddr, usize>,
-    vips: HashMap<Arc<str>, usize>,
-    of_vips: HashMap<IpAddr, usize>,
-    of_backends: HashMap<IpAddr, Arc<str>>,
+    pub(super) machines: HashMap<Arc<str>, usize>,
+    pub(super) of_machines: HashMap<IpAddr, usize>,
+    pub(super) vips: HashMap<Arc<str>, usize>,
+    pub(super) of_vips: HashMap<IpAddr, usize>,
+    pub(super) of_backends: HashMap<IpAddr, Arc<str>>,
     /// The first machine of each shard, or of all machines, that has no address of a family.
-    lacking: HashMap<(Option<Arc<str>>, bool), usize>,
+    pub(super) lacking: HashMap<(Option<Arc<str>>, bool), usize>,
 }
 
 impl Index {
@@ -62,35 +61,4 @@ fn firsts<K: std::hash::Hash + Eq, V>(all: impl Iterator<Item = (K, V)>) -> Hash
         found.entry(key).or_insert(value);
     });
     found
-}
-
-impl Sections<'_> {
-    /// Returns the number of the machine with this name.
-    pub(super) fn machine_named(&self, name: &str) -> Option<usize> {
-        self.index.machines.get(name).copied()
-    }
-
-    /// Returns the number of the machine with this address.
-    pub(super) fn machine_at(&self, address: IpAddr) -> Option<usize> {
-        self.index.of_machines.get(&address).copied()
-    }
-
-    pub(super) fn vip_named(&self, name: &str) -> Option<&VipDraft> {
-        self.vips.get(*self.index.vips.get(name)?)
-    }
-
-    pub(super) fn vip_at(&self, address: IpAddr) -> Option<&VipDraft> {
-        self.vips.get(*self.index.of_vips.get(&address)?)
-    }
-
-    /// Returns the name of the backend with this address.
-    pub(super) fn backend_at(&self, address: IpAddr) -> Option<&Arc<str>> {
-        self.index.of_backends.get(&address)
-    }
-
-    /// Returns the first machine of the shard, or of all machines, that has no address of the
-    /// family.
-    pub(super) fn machine_without(&self, shard: Option<&Arc<str>>, ipv4: bool) -> Option<&MachineDraft> {
-        self.machines.get(*self.index.lacking.get(&(shard.cloned(), ipv4))?)
-    }
 }

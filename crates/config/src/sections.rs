@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use config_text::{At, MAX_KNOWN, Place, Report, Root, values};
@@ -159,4 +160,35 @@ pub(super) fn routes(sections: &Sections<'_>, vip: &VipDraft, announce: &Announc
     let group = vip.group.as_ref().and_then(|named| sections.groups.get(&named.value));
     let prefixes: Vec<Prefix> = group.into_iter().flat_map(GroupDraft::firsts).collect();
     super::vip::routes(&values(&vip.addresses), &prefixes, &announce.announce.aggregates)
+}
+
+impl Sections<'_> {
+    /// Returns the number of the machine with this name.
+    pub(super) fn machine_named(&self, name: &str) -> Option<usize> {
+        self.index.machines.get(name).copied()
+    }
+
+    /// Returns the number of the machine with this address.
+    pub(super) fn machine_at(&self, address: IpAddr) -> Option<usize> {
+        self.index.of_machines.get(&address).copied()
+    }
+
+    pub(super) fn vip_named(&self, name: &str) -> Option<&VipDraft> {
+        self.vips.get(*self.index.vips.get(name)?)
+    }
+
+    pub(super) fn vip_at(&self, address: IpAddr) -> Option<&VipDraft> {
+        self.vips.get(*self.index.of_vips.get(&address)?)
+    }
+
+    /// Returns the name of the backend with this address.
+    pub(super) fn backend_at(&self, address: IpAddr) -> Option<&Arc<str>> {
+        self.index.of_backends.get(&address)
+    }
+
+    /// Returns the first machine of the shard, or of all machines, that has no address of the
+    /// family.
+    pub(super) fn machine_without(&self, shard: Option<&Arc<str>>, ipv4: bool) -> Option<&MachineDraft> {
+        self.machines.get(*self.index.lacking.get(&(shard.cloned(), ipv4))?)
+    }
 }

@@ -190,8 +190,8 @@ fn bgp(peers: usize, more: &dyn Fn(usize) -> String, listen: &str) -> String {
     format!("[bgp]\nasn = 65101\n{listen}peers = [{peers}]\n")
 }
 
-/// Returns announced VIPs, and as many peers that have a list of machines. The number of machines is
-/// constant, because it is limited.
+/// Returns announced VIPs, and as many peers that have a list of machines. The number of machines
+/// is constant, because it is limited.
 fn announced(count: usize, announce: &dyn Fn(usize) -> String) -> Vec<u8> {
     let peer = |i| format!("name = \"n{i}\", machines = [\"m{}\", \"m{}\"]", i % 20, (i + 1) % 20);
     let vip = |i| {

@@ -59,8 +59,8 @@ fn reply(packet: &[u8]) -> Option<[u8; HEADER + CHUNK]> {
 
 /// Returns the initiate tag of a packet whose verification tag is 0.
 fn initiate_tag(chunks: &[u8]) -> Option<[u8; 4]> {
-    // A packet with the verification tag 0 must consist of an INIT chunk (RFC 9260 §8.5.1). A packet
-    // whose initiate tag is 0 is discarded (RFC 9260 §3.3.2).
+    // A packet with the verification tag 0 must consist of an INIT chunk (RFC 9260 §8.5.1). A
+    // packet whose initiate tag is 0 is discarded (RFC 9260 §3.3.2).
     let mut chunks = Chunks(chunks);
     let (INIT, init) = chunks.next()?.ok()? else { return None };
     let tag = init.first_chunk::<4>().filter(|tag| **tag != [0; 4])?;

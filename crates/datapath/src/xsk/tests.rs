@@ -93,8 +93,8 @@ impl Driver {
         }
     }
 
-    /// Receives a packet, with the headroom that the kernel leaves free in each chunk. Returns `false` if no chunk or no
-    /// room in the receive ring is left.
+    /// Receives a packet, with the headroom that the kernel leaves free in each chunk. Returns
+    /// `false` if no chunk or no room in the receive ring is left.
     fn receives(&mut self, number: u32) -> bool {
         let packet = packet(number);
         let room = CHUNK as usize - XDP_HEADROOM as usize;

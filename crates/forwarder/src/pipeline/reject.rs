@@ -99,8 +99,8 @@ fn is_intact(frame: &[u8], parsed: &Parsed) -> bool {
 fn rejection(snapshot: &Snapshot, parsed: &Parsed, flow: &Flow, reason: DropReason) -> Option<Rejection> {
     let is_mapped = parsed.family == Family::V6 && flow.is_v4();
     let is_reset = parsed.protocol == protocol::TCP && parsed.tcp_flags & protocol::TCP_RST != 0;
-    // The checksum of a fragment cannot be verified, and neither a reset nor an ABORT may reply to a
-    // damaged packet.
+    // The checksum of a fragment cannot be verified, and neither a reset nor an ABORT may reply to
+    // a damaged packet.
     let is_part =
         matches!(parsed.protocol, protocol::TCP | protocol::SCTP) && parsed.fragment != Fragment::None;
     if is_mapped || is_reset || is_part { None } else { snapshot.rejection(flow, reason) }

@@ -241,8 +241,8 @@ fn check_reset(case: &Case, frame: &[u8]) {
     assert_eq!(checksum.unwrap(), reset.checksum());
 }
 
-/// Checks the reply to an INIT against RFC 9260 §8.4: an ABORT with the initiate tag and without the
-/// T bit.
+/// Checks the reply to an INIT against RFC 9260 §8.4: an ABORT with the initiate tag and without
+/// the T bit.
 fn check_abort(case: &Case, frame: &[u8]) {
     let (headers, payload) = IpHeaders::from_slice(&frame[14 + 4 * usize::from(case.is_tagged)..]).unwrap();
     let (source, destination) = match &headers {

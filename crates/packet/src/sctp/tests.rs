@@ -78,8 +78,8 @@ fn expected(v6: bool, tag: [u8; 4], kind: u8, flags: u8) -> Vec<u8> {
 const ADDRESSES: [u8; 2] = [9, 1];
 const ABORT_REFLECTED: Option<(u8, u8)> = Some((6, 1));
 
-/// Each case has the chunks of a packet, and the type and the flags of the expected chunk, according
-/// to RFC 9260 §8.4.
+/// Each case has the chunks of a packet, and the type and the flags of the expected chunk,
+/// according to RFC 9260 §8.4.
 #[test]
 fn reply_follows_the_rules_for_unknown_associations() {
     let data = chunk(0, &[0; 13]);
@@ -111,7 +111,7 @@ fn reply_follows_the_rules_for_unknown_associations() {
             let wanted = reply.map(|(kind, flags)| expected(v6, PEER_TAG, kind, flags));
             assert_eq!(turned(&frame(v6, PEER_TAG, chunks)), wanted, "{chunks:?}");
         }
-        // Only an INIT may have the verification tag 0, and its initiate tag is the tag of the reply.
+        // Only an INIT may have the verification tag 0. Its initiate tag is the tag of the reply.
         assert_eq!(turned(&frame(v6, [0; 4], &init())), Some(expected(v6, INITIATE_TAG, 6, 0)));
         let no_tag = chunk(1, &[0; 16]);
         let short = chunk(1, &INITIATE_TAG);
