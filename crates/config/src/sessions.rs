@@ -208,7 +208,8 @@ fn peers_of_machines(sections: &Sections<'_>, bgp: &BgpDraft) {
             others.add(draft);
         }
         let identified = machine.router_id.is_some() || machine.addresses.iter().any(|at| at.value.is_ipv4());
-        if !identified && !(shared.is_empty() && others.names.is_empty()) {
+        let has_peers = !shared.is_empty() || !others.names.is_empty();
+        if !identified && has_peers {
             let place = machine.place.key("router_id");
             let message = format!("{} needs a \"router_id\" key", machine.place.field.table());
             let help = "a machine without an IPv4 address has no default BGP identifier";

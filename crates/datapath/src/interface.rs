@@ -417,11 +417,15 @@ const KIB: u32 = 1_024;
 const VETH: &str = "veth";
 /// Drivers of virtual interfaces. These interfaces have no hardware that removes VLAN tags.
 const VIRTUAL_DRIVERS: [&str; 3] = ["veth", "tun", "bridge"];
+/// The largest encapsulation overhead, in bytes.
+#[expect(clippy::cast_possible_truncation, reason = "the value is below 256")]
+const ENCAP_OVERHEAD_BYTES: u32 = MAX_ENCAP_OVERHEAD as u32;
+
 /// Returns the maximum size of an IP packet that fits into a UMEM frame of `chunk` bytes, in bytes.
 /// A frame also holds the link header, two VLAN tags and headroom for the largest encapsulation.
 #[must_use]
 pub const fn largest_packet(chunk: u32) -> u32 {
-    chunk.saturating_sub(XDP_HEADROOM + LINK_HEADER_BYTES + MAX_ENCAP_OVERHEAD as u32)
+    chunk.saturating_sub(XDP_HEADROOM + LINK_HEADER_BYTES + ENCAP_OVERHEAD_BYTES)
 }
 
 /// Returns the size of the UMEM frames for these interfaces, in bytes. This is `configured`, unless

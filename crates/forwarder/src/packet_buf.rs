@@ -1,7 +1,7 @@
 //! Defines [`Packet`]: a frame and its buffer, borrowed for the duration of a batch. The buffer
 //! consists of headroom in `[0, start)`, the frame in `[start, end)`, and tail room in `[end,
-//! len)`. A frame to send always starts at offset 0. Headroom that a frame does not need is cut off
-//! the buffer.
+//! len)`. Headroom that a frame does not need is cut off the buffer, so that the headers are written
+//! to the front of the rest. A device sends the bytes [`Packet::bounds`] of the uncut buffer.
 
 use std::ops::Range;
 
@@ -203,7 +203,7 @@ impl<'a> Packet<'a> {
         self.start = start.min(self.end);
     }
 
-    /// Moves the frame to the front of the buffer, as drivers require for sending.
+    /// Moves the frame to the front of the buffer.
     pub fn move_to_front(&mut self) {
         if self.start > 0 {
             self.buf.copy_within(self.start..self.end, 0);

@@ -122,7 +122,9 @@ impl Outlet for Sent {
         if !build(&mut packet) {
             return Err(NotSent::NotBuilt);
         }
-        *end = packet.end();
+        let bounds = packet.bounds();
+        *end = bounds.len();
+        bytes.copy_within(bounds, 0);
         self.count += 1;
         Ok(())
     }
@@ -262,7 +264,7 @@ fn take(bed: &mut Bed, buffer: &mut [u8; ROOM], frame: &[u8]) -> (Verdict, std::
     buffer[..frame.len()].copy_from_slice(frame);
     let mut packets = [Packet::new(buffer, 0, frame.len(), Origin::Wire)];
     bed.pipeline.process(bed.now, &mut packets, &mut verdicts);
-    (verdicts[0], packets[0].start()..packets[0].end())
+    (verdicts[0], packets[0].bounds())
 }
 
 /// Sends writes to two replicas, reads, and requests that are not supported with replicas. Every

@@ -178,7 +178,7 @@ fn where_names_the_reply_to_rejected_packets() {
         ("80", "tcp", "no_backend", "a TCP reset"),
         ("81", "tcp", "no_vip", "a TCP reset"),
         ("81", "udp", "no_vip", "the ICMP error \"port unreachable\""),
-        ("81", "sctp", "no_vip", "the ICMP error \"protocol unreachable\""),
+        ("81", "sctp", "no_vip", "an SCTP ABORT"),
     ] {
         let vip = format!("203.0.113.10:{port}");
         let asked = |file: &str, more: &[&str]| {
@@ -189,7 +189,9 @@ fn where_names_the_reply_to_rejected_packets() {
         let (code, text) = asked(&rejects, &[]);
         assert_eq!((code, text.contains(&format!("  rejected {reason}: "))), (1, true), "{text}");
         assert!(text.contains(&format!("  reply    {reply} from the VIP, within the rate limits")), "{text}");
-        let said: Value = serde_json::from_str(&asked(&rejects, &["--json"]).1).unwrap();
+        // An error message follows the JSON value.
+        let json = asked(&rejects, &["--json"]).1;
+        let said = serde_json::Deserializer::from_str(&json).into_iter::<Value>().next().unwrap().unwrap();
         assert_eq!((&said["verdict"], &said["rejection"]["reason"]), (&json!("reject"), &json!(reason)));
     }
 }

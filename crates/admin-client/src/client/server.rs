@@ -36,8 +36,8 @@ pub struct Endpoint {
 /// The command-line options that select a load balancer on another machine.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Remote {
-    /// Connect to `admin.tcp` of the load balancer on another machine, such as
-    /// https://192.0.2.1:9851 or https://lb1.example.net:9851
+    /// Connect to `admin.tcp` of the load balancer on another machine. The host is an address or a
+    /// name, such as https://192.0.2.1:9851
     #[arg(
         long,
         value_name = "URL",

@@ -244,7 +244,13 @@ impl Core {
         let state = PacketState { parsed: packet::parse(inner.frame()).map_err(unreadable)?, ..*state };
         let params = self.rewrite_params(batch, slot, &state);
         rewrite(&mut inner, &params)?;
-        Ok(Some(inner.end()))
+        // The fragment starts later if its link header has fewer tags than the received one.
+        let bounds = inner.bounds();
+        let length = bounds.len();
+        if bounds.start > 0 {
+            out.copy_within(bounds, 0);
+        }
+        Ok(Some(length))
     }
 }
 

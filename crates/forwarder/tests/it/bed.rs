@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use etherparse::PacketBuilder;
@@ -130,7 +130,7 @@ pub(crate) struct Bed {
 /// A simulated driver with its held and originated frames.
 #[derive(Default)]
 pub(crate) struct Held {
-    frames: HashMap<HoldSlot, (Vec<u8>, usize, usize)>,
+    frames: HashMap<HoldSlot, (Vec<u8>, Range<usize>)>,
     pub(crate) out: Vec<(Verdict, Vec<u8>)>,
     /// The number of free frames that the pipeline can use for originated packets.
     pub(crate) free: usize,
@@ -146,8 +146,8 @@ impl Outlet for Held {
             self.free += 1;
             return Err(NotSent::NotBuilt);
         }
-        assert_eq!(packet.start(), 0, "a frame to send starts at the front of its buffer");
-        self.originated.push((packet.interface(), packet.frame().to_vec()));
+        let (interface, bounds) = (packet.interface(), packet.bounds());
+        self.originated.push((interface, buffer[bounds].to_vec()));
         Ok(())
     }
 
@@ -156,18 +156,18 @@ impl Outlet for Held {
     }
 
     fn release(&mut self, slot: HoldSlot, decide: &mut dyn FnMut(&mut Packet<'_>) -> Verdict) {
-        let Some((mut buffer, start, end)) = self.frames.remove(&slot) else { return };
+        let Some((mut buffer, Range { start, end })) = self.frames.remove(&slot) else { return };
         let mut packet = Packet::new(&mut buffer, start, end, Origin::Wire);
         let verdict = decide(&mut packet);
-        let (start, end) = (packet.start(), packet.end());
+        let bounds = packet.bounds();
         match verdict {
-            Verdict::Hold(slot) => assert!(self.frames.insert(slot, (buffer, start, end)).is_none()),
-            verdict => self.out.push((verdict, buffer[start..end].to_vec())),
+            Verdict::Hold(slot) => assert!(self.frames.insert(slot, (buffer, bounds)).is_none()),
+            verdict => self.out.push((verdict, buffer[bounds].to_vec())),
         }
     }
 
     fn split(&mut self, slot: HoldSlot, carve: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> FragmentStep) {
-        let Some((mut buffer, start, end)) = self.frames.remove(&slot) else { return };
+        let Some((mut buffer, Range { start, end })) = self.frames.remove(&slot) else { return };
         let packet = Packet::new(&mut buffer, start, end, Origin::Wire);
         let mut room = vec![0xdd; ROOM];
         loop {
@@ -239,12 +239,12 @@ impl Bed {
         let mut packets = [Packet::new(&mut buffer, head, head + frame.len(), origin)];
         let mut verdicts = [Verdict::Tx];
         self.pipeline.process(self.now, &mut packets, &mut verdicts);
-        let (start, end) = (packets[0].start(), packets[0].end());
+        let bounds = packets[0].bounds();
         if let Verdict::Hold(slot) = verdicts[0] {
-            let taken = self.held.frames.insert(slot, (buffer.clone(), start, end));
+            let taken = self.held.frames.insert(slot, (buffer.clone(), bounds.clone()));
             assert!(taken.is_none(), "a hold slot is used once at a time");
         }
-        (verdicts[0], buffer[start..end].to_vec())
+        (verdicts[0], buffer[bounds].to_vec())
     }
 
     pub(crate) fn poll(&mut self) {

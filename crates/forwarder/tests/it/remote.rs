@@ -459,12 +459,12 @@ fn handoff_keeps_the_cluster_as_tunnel_source() {
     for frame in frames {
         let mut buffer = vec![0; ROOM];
         buffer[..frame.len()].copy_from_slice(&frame);
-        let (mut bounds, mut origin, mut thread) = ((0, frame.len()), Origin::Wire, 2);
+        let (mut bounds, mut origin, mut thread) = (0..frame.len(), Origin::Wire, 2);
         let verdict = loop {
-            let mut packets = [Packet::new(&mut buffer, bounds.0, bounds.1, origin)];
+            let mut packets = [Packet::new(&mut buffer, bounds.start, bounds.end, origin)];
             let mut verdicts = [Verdict::Tx];
             threads[thread].process(Now::from_nanos(9), &mut packets, &mut verdicts);
-            bounds = (packets[0].start(), packets[0].end());
+            bounds = packets[0].bounds();
             let Verdict::ToThread(next, reason) = verdicts[0] else { break verdicts[0] };
             origin = Origin::Thread(ThreadId(thread as u16), reason);
             (thread, crossed) = (usize::from(next.0), crossed + 1);

@@ -204,8 +204,9 @@ fn tunneled_flows_are_spread_by_the_inner_tuple() {
                     ),
                     "opened"
                 );
-                let (start, end) = (packets[0].start(), packets[0].end());
-                let mut there = [Packet::new(&mut buffer, start, end, Origin::Thread(ThreadId(2), reason))];
+                let bounds = packets[0].bounds();
+                let origin = Origin::Thread(ThreadId(2), reason);
+                let mut there = [Packet::new(&mut buffer, bounds.start, bounds.end, origin)];
                 threads[usize::from(thread.0)].process(Now::from_nanos(9), &mut there, &mut verdicts);
                 assert_eq!(verdicts[0], Verdict::Tx);
                 thread.0

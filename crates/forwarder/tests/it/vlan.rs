@@ -125,19 +125,20 @@ proptest! {
 
 #[test]
 fn fragments_leave_with_the_tags_of_the_next_hop() {
-    let to = [(0x88a8, 300), (0x8100, 20)];
+    let all = [vec![], vec![(0x8100, 0x6000 + 5)], vec![(0x88a8, 1), (0x8100, 2)]];
     for too_big in [TooBig::FragmentInner, TooBig::FragmentOuter] {
-        for before in [vec![], vec![(0x8100, 0x6000 + 5)], vec![(0x88a8, 1), (0x8100, 2)]] {
+        for (before, to) in all.iter().flat_map(|before| all.iter().map(move |to| (before, to))) {
             let mut slot = slot("b1", "198.18.1.1", Encapsulation::Gre);
             (slot.too_big, slot.mtu) = (too_big, 700);
             let frame = without_df(udp("198.51.100.7", 9, VIP4, 443, &[5; 1400]));
             let pieces = |tagging, frame: &[u8]| bed_with(slot.clone(), tagging).all(frame);
             let plain = pieces(Tagging::Keep, &frame);
-            let out = pieces(Tagging::Set(tags(&to)), &with_tags(&frame, &before));
-            let after = Policy::Set(to.to_vec()).after(&before).unwrap();
+            let out = pieces(Tagging::Set(tags(to)), &with_tags(&frame, before));
+            let after = Policy::Set(to.clone()).after(before).unwrap();
             assert!(plain.len() > 1 && out.len() == plain.len());
             for ((verdict, piece), (_, untagged)) in out.iter().zip(&plain) {
-                assert_eq!((*verdict, piece), (Verdict::Tx, &with_tags(untagged, &after)), "{too_big:?}");
+                let wanted = with_tags(untagged, &after);
+                assert_eq!((*verdict, piece), (Verdict::Tx, &wanted), "{too_big:?} {before:?} {to:?}");
             }
         }
     }
