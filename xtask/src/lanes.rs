@@ -72,8 +72,8 @@ impl Lane {
 
     fn budget(self) -> Duration {
         Duration::from_secs(match self {
-            Self::Unit => 8 * 60,
-            Self::Net => 8 * 60,
+            Self::Unit => 10 * 60,
+            Self::Net => 10 * 60,
             Self::Bgp | Self::Kv => 4 * 60,
             Self::Web => 2 * 60,
             Self::ZeroCopy => 4 * 60,

@@ -10,6 +10,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use config_text::At;
+
 use super::check::Check;
 use super::keyed::{self, RingPorts};
 use super::pool::{Backend, Member, Pool, PoolDraft, PoolReference};
@@ -31,7 +33,8 @@ impl Sections<'_> {
         for (name, inner) in &order {
             let name = *name;
             let checks: Arc<[_]> = checks.remove(name).unwrap_or_default().into_values().collect();
-            let of = |reference: &&PoolReference| done.get(&*reference.pool.value).map_or(0, Members::len);
+            let inner = &merged(inner);
+            let of = |(pool, _): &Weighted<'_>| done.get(&*pool.value).map_or(0, Members::len);
             total += self.pools[name].backends.len() + inner.iter().map(of).sum::<usize>();
             if total > MAX_MEMBERS {
                 let message = format!("all pools together have more than {MAX_MEMBERS} backends");
@@ -142,16 +145,16 @@ impl Sections<'_> {
     fn members_of(
         &self,
         name: &str,
-        inner: &[&PoolReference],
+        inner: &[Weighted<'_>],
         done: &BTreeMap<&str, Members>,
         checks: &Arc<[Arc<Check>]>,
     ) -> Members {
         let draft = &self.pools[name];
         let mut members = self.own_members(name, draft, checks);
-        for reference in inner {
-            let Some(theirs) = done.get(&*reference.pool.value) else { continue };
+        for (pool, factor) in inner {
+            let Some(theirs) = done.get(&*pool.value) else { continue };
             for member in theirs.values() {
-                let weight = u64::from(member.weight) * u64::from(reference.weight);
+                let weight = u64::from(member.weight) * factor;
                 let known = members.get(&member.backend.name);
                 if let Some(other) = known.filter(|other| other.encapsulation != member.encapsulation) {
                     self.two_encapsulations(draft, other, member);
@@ -161,7 +164,7 @@ impl Sections<'_> {
                 let weight = u32::try_from(sum).unwrap_or_else(|_| {
                     let message = format!("the total weight of backend \"{}\" is {sum}", member.backend.name);
                     let help = format!("reduce weights, so that the sum is at most {}", u32::MAX);
-                    self.report.error(&reference.pool.place, (message, help));
+                    self.report.error(&pool.place, (message, help));
                     u32::MAX
                 });
                 // The checks are taken from the pool that lists the backend directly. If only one
@@ -225,6 +228,25 @@ impl Sections<'_> {
             (message, "a pool can use only one encapsulation for a backend; use the same one in both pools"),
         );
     }
+}
+
+/// A nested pool and the sum of the weights of all references to it.
+type Weighted<'d> = (&'d At<Arc<str>>, u64);
+
+/// Combines the references to the same pool, so that the members of the pool are read only once.
+/// The place of the last reference is kept, where the sum of the weights is complete.
+fn merged<'d>(references: &[&'d PoolReference]) -> Vec<Weighted<'d>> {
+    let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut all: Vec<Weighted<'d>> = Vec::with_capacity(references.len());
+    for reference in references {
+        let number = *numbers.entry(&reference.pool.value).or_insert(all.len());
+        let weight = u64::from(reference.weight);
+        match all.get_mut(number) {
+            Some((pool, sum)) => (*pool, *sum) = (&reference.pool, *sum + weight),
+            None => all.push((&reference.pool, weight)),
+        }
+    }
+    all
 }
 
 /// A pool on the current search path, with its unvisited references and its valid references.

@@ -6,10 +6,11 @@
 //! redirected. Loops cannot occur in any configuration, because a packet is redirected to another
 //! cluster at most once (`forwarder`). Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use config_text::At;
+use config_text::{At, Place};
 use forwarder::{Prefix, TooBig};
 
 use super::prefix_group::GroupDraft;
@@ -20,10 +21,14 @@ use super::vip::VipDraft;
 /// Runs all checks on remotes.
 pub(super) fn check(sections: &Sections<'_>) {
     if sources(sections) {
-        return; // The next checks compare all sources with all addresses.
+        return;
     }
+    let own = Own {
+        machines: Addresses::new(sections.machines.iter().flat_map(|machine| &machine.addresses)),
+        vips: Addresses::new(sections.vips.iter().flat_map(|vip| &vip.addresses)),
+    };
     for (name, remote) in &sections.remotes {
-        itself(sections, name, remote);
+        itself(sections, &own, name, remote);
         encapsulation(sections, remote);
         prefixes(sections, remote);
         addresses(sections, remote);
@@ -31,28 +36,47 @@ pub(super) fn check(sections: &Sections<'_>) {
     sections.vips.iter().for_each(|vip| named(sections, vip));
 }
 
+/// The addresses of this cluster.
+struct Own<'s> {
+    machines: Addresses<'s>,
+    vips: Addresses<'s>,
+}
+
+/// Addresses in sorted order, so that the addresses in a prefix are found without a search.
+struct Addresses<'s>(BTreeMap<IpAddr, &'s Place>);
+
+impl<'s> Addresses<'s> {
+    fn new(all: impl DoubleEndedIterator<Item = &'s At<IpAddr>>) -> Self {
+        // The first place of an address replaces the other places.
+        Self(all.rev().map(|at| (at.value, &at.place)).collect())
+    }
+
+    /// Returns the lowest address in the prefix.
+    fn inside(&self, prefix: &Prefix) -> Option<(&IpAddr, &'s Place)> {
+        let (address, place) = self.0.range(prefix.address()..).next()?;
+        prefix.contains(*address).then_some((address, *place))
+    }
+}
+
 /// Rejects a remote that has the name of this cluster.
-fn itself(sections: &Sections<'_>, name: &Arc<str>, remote: &RemoteDraft) {
+fn itself(sections: &Sections<'_>, own: &Own<'_>, name: &Arc<str>, remote: &RemoteDraft) {
     let report = sections.report;
-    if sections.cluster.value.as_ref().is_some_and(|own| own.name() == &**name) && !is_flawed(name) {
+    if sections.cluster.value.as_ref().is_some_and(|cluster| cluster.name() == &**name) && !is_flawed(name) {
         report.error(
             &remote.place,
             (format!("remote \"{name}\" is this cluster itself"), "use the name of the other cluster"),
         );
     }
     for source in &remote.sources {
-        let machines = sections.machines.iter().flat_map(|machine| &machine.addresses);
-        if let Some(own) = machines.into_iter().find(|own| source.value.contains(own.value)) {
-            let place = report.name(&own.place, &source.place);
-            let message =
-                format!("source {} contains {}, a machine of this cluster", source.value, own.value);
+        if let Some((own, place)) = own.machines.inside(&source.value) {
+            let place = report.name(place, &source.place);
+            let message = format!("source {} contains {own}, a machine of this cluster", source.value);
             let help = format!("list addresses of the other cluster only; the machine is {place}");
             report.error(&source.place, (message, help));
         }
-        let vips = sections.vips.iter().flat_map(|vip| &vip.addresses);
-        if let Some(vip) = vips.into_iter().find(|vip| source.value.contains(vip.value)) {
-            let place = report.name(&vip.place, &source.place);
-            let message = format!("source {} contains the VIP {} of this cluster", source.value, vip.value);
+        if let Some((vip, place)) = own.vips.inside(&source.value) {
+            let place = report.name(place, &source.place);
+            let message = format!("source {} contains the VIP {vip} of this cluster", source.value);
             let help = format!("list addresses of the other cluster's machines only; the VIP is {place}");
             report.warning(&source.place, (message, help));
         }

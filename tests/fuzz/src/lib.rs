@@ -23,8 +23,6 @@ mod ipvs_rules;
 #[cfg(test)]
 mod key_mutations;
 mod key_requests;
-#[cfg(test)]
-mod linear;
 #[path = "../../../crates/kv-switch/src/memcached/tests/oracle.rs"]
 #[expect(clippy::unwrap_used, reason = "the module is written for tests")]
 mod memcached;
