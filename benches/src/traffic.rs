@@ -103,7 +103,7 @@ impl Traffic {
             Self::Datagrams(flows) => Next::Udp(scaled(*state, flows)),
             Self::SynFlood => Next::Tcp(*state & 0x00ff_ffff, SYN),
             // With a ratio of 1, the lowest bit of the state decides, which alternates.
-            Self::Beside(flows, _, ratio) if *state % (ratio + 1) == 0 => {
+            Self::Beside(flows, _, ratio) if state.is_multiple_of(ratio + 1) => {
                 Next::Tcp(scaled(*state, flows), ACK)
             }
             Self::Beside(_, flood, _) | Self::After(_, flood) => flood.packet(forged(*state)),

@@ -315,7 +315,7 @@ fn mixed_faults(kind: RouterKind) {
         || test.start.elapsed() < Duration::from_secs(time)
         || (test.steady == 0 && test.waves < 20)
     {
-        if test.waves % 2 == 0 {
+        if test.waves.is_multiple_of(2) {
             test.machine_faults()
         } else {
             test.pool_changes()

@@ -14,7 +14,8 @@
 //! device.receive(&mut batch, 64);
 //! let received = batch.remove(0);
 //! assert_eq!((received.start, received.end), (24, 31));
-//! device.send(received.frame, received.start..received.end, InterfaceId(0)).expect("the transmit ring has room");
+//! let bounds = received.start..received.end;
+//! device.send(received.frame, bounds, InterfaceId(0)).expect("the transmit ring has room");
 //! device.transmitted(1, |sent| assert_eq!(sent, b"a frame"));
 //! ```
 

@@ -1,7 +1,8 @@
 //! Defines [`Packet`]: a frame and its buffer, borrowed for the duration of a batch. The buffer
 //! consists of headroom in `[0, start)`, the frame in `[start, end)`, and tail room in `[end,
-//! len)`. Headroom that a frame does not need is cut off the buffer, so that the headers are written
-//! to the front of the rest. A device sends the bytes [`Packet::bounds`] of the uncut buffer.
+//! len)`. Headroom that a frame does not need is cut off the buffer, so that the headers are
+//! written to the front of the rest. A device sends the bytes [`Packet::bounds`] of the uncut
+//! buffer.
 
 use std::ops::Range;
 

@@ -271,6 +271,8 @@ pub(crate) const ROWS: &[Row] = &[
             "['203.0.113.128/25', '2001:db8:e1::/56', '192.0.2.128/25', '2001:db8:e1:100::/56']",
         ),
         ("remote.fra2.prefixes.far", "['192.0.2.128/25', '2001:db8:e1:100::/56']"),
+        // No VIP uses the group any more.
+        ("remote.fra2.prefixes.edge", ""),
         ("vip.edge-cache.group", "'far'"),
     ]),
     agreed(&[("vip.edge-cache.suffixes", "['0.0.0.21/7', '::20/72']")]),
