@@ -1,5 +1,7 @@
 //! Checks that the cost of reading requests and answers is linear in the length of a datagram.
 
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
 use std::hint::black_box;
 use std::ops::ControlFlow;
 

@@ -1,5 +1,7 @@
 //! Checks that the cost of the parsers is linear in the length of a frame.
 
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
 use packet::{
     ErrorSpec, IcmpErrorKind, decapsulate, icmp_checksum_ok, icmp_error, network, parse, pieces_v4,
     pieces_v6, quoted_tunnel, write_icmp_error,

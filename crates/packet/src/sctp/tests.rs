@@ -37,7 +37,8 @@ fn framed(v6: bool, [from, to]: [u8; 2], packet: &[u8]) -> Vec<u8> {
     let link = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, from], [2, 0, 0, 0, 0, to]);
     let network = |host: u8| {
         let mut address = [0; 16];
-        (address[..4].copy_from_slice(&[0x20, 1, 0xd, 0xb8]), address[15] = host);
+        address[..4].copy_from_slice(&[0x20, 1, 0xd, 0xb8]);
+        address[15] = host;
         address
     };
     let step = if v6 {
