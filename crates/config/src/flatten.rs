@@ -37,8 +37,9 @@ impl Sections<'_> {
             let of = |(pool, _): &Weighted<'_>| done.get(&*pool.value).map_or(0, Members::len);
             total += self.pools[name].backends.len() + inner.iter().map(of).sum::<usize>();
             if total > MAX_MEMBERS {
-                let message = format!("all pools together have more than {MAX_MEMBERS} backends");
-                let help = "a backend is counted once for each pool that contains it";
+                let message =
+                    format!("all pools together have more than {MAX_MEMBERS} references to backends");
+                let help = "a backend is counted once for each reference to a pool that contains it";
                 self.report.error(&self.pools[name].place, (message, help));
                 return Vec::new();
             }

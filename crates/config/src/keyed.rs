@@ -27,7 +27,7 @@ pub(super) fn check(sections: &Sections<'_>, flattened: &[Arc<Pool>]) {
         let Some(pool) = sections.pools.get(*name) else { continue };
         moves_keys(sections, pool);
     }
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut several: BTreeMap<&str, bool> = BTreeMap::new();
     for vip in &sections.vips {
         for service in &vip.services {
             by_key(sections, vip, service);
@@ -36,26 +36,27 @@ pub(super) fn check(sections: &Sections<'_>, flattened: &[Arc<Pool>]) {
                 let message = "\"on_drain\" has no effect, because requests of keyed pools have no flows";
                 sections.report.warning(&on_drain.place, (message, "remove \"on_drain\""));
             }
-            let count = |name| *counts.entry(name).or_insert_with(|| servers(sections, flattened, name));
-            over_tcp(sections, service, is_keyed.then_some(&*service.pool.value).map(count));
+            let several_of =
+                |name| *several.entry(name).or_insert_with(|| has_several_servers(sections, flattened, name));
+            over_tcp(sections, service, is_keyed.then_some(&*service.pool.value).map(several_of));
         }
     }
 }
 
 /// Rejects a TCP service whose keyed pool has several servers, unless the service has `tcp =
 /// "by-flow"`. The server is chosen for each connection, so two connections could store and read
-/// the same key on different servers. Warns if `tcp` is set but the pool is not keyed. `servers` is
-/// `None` if the pool is not keyed.
-fn over_tcp(sections: &Sections<'_>, service: &ServiceDraft, servers: Option<usize>) {
+/// the same key on different servers. Warns if `tcp` is set but the pool is not keyed.
+/// `has_several_servers` is `None` if the pool is not keyed.
+fn over_tcp(sections: &Sections<'_>, service: &ServiceDraft, has_several_servers: Option<bool>) {
     let pool = &service.pool.value;
-    match (servers, &service.by_flow) {
+    match (has_several_servers, &service.by_flow) {
         (None, Some(tcp)) => {
             let message = format!("tcp = \"by-flow\" has no effect, because pool \"{pool}\" is not keyed");
             sections.report.warning(&tcp.place, (message, "remove \"tcp\""));
         }
-        (Some(servers @ 2..), None) if service.protocol == Protocol::Tcp => {
+        (Some(true), None) if service.protocol == Protocol::Tcp => {
             let message =
-                format!("a TCP service would scatter the keys of pool \"{pool}\" over {servers} servers");
+                format!("a TCP service would scatter the keys of pool \"{pool}\" over several servers");
             let help = "the load balancer does not read keys over TCP: a key that one connection stores is missing on \
                         the server of another; remove the service, or accept this with tcp = \"by-flow\"";
             sections.report.error(&service.place, (message, help));
@@ -69,15 +70,15 @@ pub(super) fn flat<'f>(flattened: &'f [Arc<Pool>], name: &str) -> Option<&'f Arc
     flattened.get(flattened.binary_search_by(|pool| (*pool.name).cmp(name)).ok()?)
 }
 
-/// Returns the number of servers that store the keys of a pool, including the pools of its routes.
-/// Many pools may have routes to the same large pools, so the number is exact only for small pools.
-fn servers(sections: &Sections<'_>, flattened: &[Arc<Pool>], name: &str) -> usize {
+/// Returns `true` if more than one server stores the keys of a pool, including the pools of its
+/// routes.
+fn has_several_servers(sections: &Sections<'_>, flattened: &[Arc<Pool>], name: &str) -> bool {
     let kv = sections.pools.get(name).and_then(|pool| pool.kv.as_ref()?.value.as_ref());
     let routed = kv.into_iter().flat_map(|kv| &kv.routes).map(|route| &*route.pool);
     let named: BTreeSet<&str> = routed.chain([name]).collect();
     let pools = named.into_iter().filter_map(|name| flat(flattened, name));
-    let members = pools.flat_map(|pool| &pool.members).take(MAX_COUNTED);
-    members.map(|member| &*member.backend.name).collect::<BTreeSet<_>>().len()
+    let mut servers = pools.flat_map(|pool| &pool.members).map(|member| &*member.backend.name);
+    servers.next().is_some_and(|first| servers.any(|server| server != first))
 }
 
 /// Rejects agent checks, slow start and fallback, which would move keys to different backends.
@@ -225,7 +226,5 @@ fn default_name(address: IpAddr, port: u16) -> Arc<str> {
 
 const MEMCACHED_PORT: u16 = 11_211;
 const PORTS: &str = "services at several ports use this ring; add ring_name to each backend, or use one port";
-/// The maximum number of servers that are counted for one pool.
-const MAX_COUNTED: usize = 1_000;
 /// The maximum number of ports that can be flushed. Each port of a server is flushed separately.
 const MAX_FLUSHED_PORTS: usize = 16;

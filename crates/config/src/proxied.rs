@@ -25,6 +25,7 @@ pub(super) fn check(sections: &Sections<'_>, flattened: &[Arc<Pool>]) {
     for (name, draft) in sections.pools.iter().filter(|(_, pool)| is_proxied(pool)) {
         let named: BTreeSet<&str> =
             [&**name].into_iter().chain(draft.kv_pools().map(|name| &*name.value)).collect();
+        let mut firsts_of_all = [None; 2];
         for pool in named.into_iter().filter_map(|name| flat(flattened, name)) {
             let firsts = *checked.entry(&pool.name).or_insert_with(|| {
                 let place = sections.pools.get(&pool.name).map_or(&draft.place, |draft| &draft.place);
@@ -32,8 +33,9 @@ pub(super) fn check(sections: &Sections<'_>, flattened: &[Arc<Pool>]) {
                 [false, true]
                     .map(|ipv4| pool.members.iter().find(|member| member.backend.address.is_ipv4() == ipv4))
             });
-            vips.get(&**name).into_iter().flatten().for_each(|vip| families(sections, vip, firsts));
+            firsts_of_all = [0, 1].map(|family| firsts_of_all[family].or(firsts[family]));
         }
+        vips.get(&**name).into_iter().flatten().for_each(|vip| families(sections, vip, firsts_of_all));
     }
 }
 

@@ -80,7 +80,9 @@ fn locked_memory(facts: &Facts) -> Option<Finding> {
     let queues: u32 = facts.usable().map(|(interface, _)| facts.sockets_on(interface)).sum();
     // With software steering, a packet thread has one eighth as many frames as a queue.
     let eighths = u64::from(queues) * 8 + u64::from(facts.threads.steered);
-    let needed = eighths * u64::from(facts.frames_per_queue / 8) * u64::from(facts.frame_size);
+    let interfaces: Vec<_> = facts.usable().map(|(interface, _)| interface.clone()).collect();
+    let frame_size = datapath::interface::frame_size(&interfaces, facts.frame_size);
+    let needed = eighths * u64::from(facts.frames_per_queue / 8) * u64::from(frame_size);
     (!privileges.has(CAP_IPC_LOCK) && needed > limit).then(|| {
         let what = format!(
             "packet memory needs {} KiB, but the limit of locked memory is {} KiB",

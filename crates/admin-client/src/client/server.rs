@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, DnsName, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -63,18 +63,18 @@ pub struct Remote {
 
 /// The host and the port of a load balancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Authority {
-    /// An IP address or a host name.
-    host: ServerName<'static>,
-    port: u16,
+pub enum Authority {
+    /// An address and a port, and the zone of a link-local address.
+    Address(SocketAddr),
+    /// A host name and a port.
+    Name(DnsName<'static>, u16),
 }
 
 impl fmt::Display for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port } = self;
-        match host {
-            ServerName::IpAddress(address) => SocketAddr::new((*address).into(), *port).fmt(f),
-            name => write!(f, "{}:{port}", name.to_str()),
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Name(name, port) => write!(f, "{}:{port}", name.as_ref()),
         }
     }
 }
@@ -83,13 +83,10 @@ impl fmt::Display for Authority {
 fn authority(url: &str) -> Result<Authority, String> {
     let parse = |text: &str| {
         if let Ok(address) = text.parse::<SocketAddr>() {
-            return Some(Authority { host: address.ip().into(), port: address.port() });
+            return Some(Authority::Address(address));
         }
-        let (host, port) = text.rsplit_once(':')?;
-        let host = ServerName::try_from(host.to_owned()).ok()?;
-        // An IPv6 address needs brackets.
-        let is_name = matches!(host, ServerName::DnsName(_));
-        Some(Authority { host, port: port.parse().ok()? }).filter(|_| is_name)
+        let (name, port) = text.rsplit_once(':')?;
+        Some(Authority::Name(DnsName::try_from(name.to_owned()).ok()?, port.parse().ok()?))
     };
     let text = url.strip_prefix("https://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
     text.and_then(parse).ok_or_else(|| {
@@ -103,11 +100,17 @@ impl Authority {
     /// Opens a TCP connection. The addresses of a host name are tried in the order in which the
     /// resolver returns them.
     async fn connect(&self) -> io::Result<TcpStream> {
-        match &self.host {
-            ServerName::IpAddress(address) => {
-                TcpStream::connect(SocketAddr::new((*address).into(), self.port)).await
-            }
-            name => connect_to_any(&resolve(name.to_str().into_owned(), self.port).await?).await,
+        match self {
+            Self::Address(address) => TcpStream::connect(address).await,
+            Self::Name(name, port) => connect_to_any(&resolve(name.as_ref().to_owned(), *port).await?).await,
+        }
+    }
+
+    /// Returns the name that the certificate of the load balancer must have.
+    fn server_name(&self) -> ServerName<'static> {
+        match self {
+            Self::Address(address) => address.ip().into(),
+            Self::Name(name, _) => ServerName::DnsName(name.clone()),
         }
     }
 }
@@ -169,7 +172,7 @@ impl Server {
         let name = match &remote.server_name {
             Some(name) => ServerName::try_from(name.clone())
                 .with_context(|| format!("--server-name {name:?} is neither a host name nor an address"))?,
-            None => authority.host.clone(),
+            None => authority.server_name(),
         };
         let mut roots = RootCertStore::empty();
         for certificate in certificates("--ca", ca)? {
@@ -246,6 +249,7 @@ mod tests {
             ("https://lb1.example.net:9851/", "lb1.example.net:9851"),
             ("https://192.0.2.1:9851", "192.0.2.1:9851"),
             ("https://[2001:db8::1]:443/", "[2001:db8::1]:443"),
+            ("https://[fe80::1%2]:9851", "[fe80::1%2]:9851"),
         ] {
             assert_eq!(authority(url).unwrap().to_string(), wanted);
         }

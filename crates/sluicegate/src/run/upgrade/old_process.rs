@@ -158,6 +158,7 @@ impl Daemon {
         let Some(first) = names.first() else { return Ok(()) };
         let others = match names.len() - 1 {
             0 => String::new(),
+            1 => " and 1 other".to_owned(),
             others => format!(" and {others} others"),
         };
         Err(Refused::Conflict(format!(
