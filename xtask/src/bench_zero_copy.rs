@@ -45,13 +45,16 @@ pub(crate) fn run(names: &[String], binary: Option<&Path>, katran: Option<&Path>
         );
         chosen.devices.retain(|device| *device != Device::Katran);
     }
-    setup::ensure(&[setup::BUILD, setup::VM, setup::COUNT, setup::ZERO_COPY].concat())?;
+    let packages = chosen.devices.iter().flat_map(|device| device.packages()).copied();
+    setup::ensure(
+        &[setup::BUILD, setup::VM, setup::COUNT].concat().into_iter().chain(packages).collect::<Vec<_>>(),
+    )?;
     let (rows, failed) = rows(&chosen, binary, katran)?;
+    ensure!(failed.is_empty(), "not measured: {}", failed.join("; "));
     if names.is_empty() {
         results::write(&rows)?;
         figures::draw()?;
     }
-    ensure!(failed.is_empty(), "not measured: {}", failed.join("; "));
     Ok(())
 }
 
@@ -156,8 +159,10 @@ fn measure(
             bursts.push((symbols.total(&counts), frames.len() as u64, out, counts));
         }
         let lost = bursts[1..].iter().map(|(_, frames, out, _)| frames.saturating_sub(*out)).sum();
+        let sent = bursts[1..].iter().map(|(_, frames, ..)| frames).sum();
         let best = bursts.drain(1..).min_by_key(|(total, ..)| *total).context("no burst")?;
-        let row = Row { nic, device, traffic, frames: best.1, lost, profile: symbols.profile(&best.3)? };
+        let row =
+            Row { nic, device, traffic, frames: best.1, sent, lost, profile: symbols.profile(&best.3)? };
         println!("{}", row.words());
         eprint!("{}", row.functions());
         rows.push(row);
@@ -194,7 +199,7 @@ impl Files {
         let at = |name: &str| folder.join(name);
         let source = |name: &str| root().join("xtask/zero-copy").join(name);
         let stripped = at("sluicegate");
-        cargo::run(Command::new("strip").args(["--strip-debug", "-o"]).args([&stripped, &binary]))?;
+        cargo::strip(&binary, &stripped)?;
         let (plugin, swap, swap_xdp) = (at("count.so"), at("swap"), at("swap.bpf.o"));
         let gcc = |flags: &[&str], from: &str, to: &Path| {
             cargo::run(

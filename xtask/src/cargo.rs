@@ -46,6 +46,11 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Copies a program without its debug information.
+pub(crate) fn strip(program: &Path, copy: &Path) -> Result<()> {
+    run(Command::new("strip").args(["--strip-debug", "-o"]).args([copy, program]))
+}
+
 /// Returns the root folder of the workspace.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ is in the root")

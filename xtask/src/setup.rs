@@ -66,9 +66,6 @@ pub(crate) const VM: &[&str] =
 /// Packages for the short form of `bench zero-copy`, in addition to those for `zc-vm`.
 pub(crate) const COUNT: &[&str] = &["binutils", "gcc"];
 
-/// Packages for the other devices of `bench zero-copy`.
-pub(crate) const ZERO_COPY: &[&str] = &["ipvsadm", "nftables", "bpftool", "dpdk-dev", "librte-net-e1000-23"];
-
 /// Packages for `bare`.
 pub(crate) const BARE: &[&str] = &["debootstrap", "git", "util-linux"];
 

@@ -3,8 +3,9 @@
 //!
 //! Two VMs run in parallel. The first VM has virtio NICs, and its peer NICs reject zero-copy mode.
 //! The second VM has igb, an emulated hardware NIC whose link can go down. QEMU uses KVM if KVM
-//! works, and software emulation otherwise. The first run downloads the kernels, and a newer QEMU
-//! if the installed version is older than 8. The downloads take about 380 MB in `~/.cache/zc-vm`.
+//! works, and software emulation otherwise. Then a third VM counts instructions
+//! ([`bench_zero_copy`](crate::bench_zero_copy)). The first run downloads the kernels, and QEMU 10
+//! if the installed version is older. The downloads take about 380 MB in `~/.cache/zc-vm`.
 //! The network of the host is not changed.
 
 use std::ffi::OsString;
@@ -75,7 +76,7 @@ impl Boot {
 /// Returns a copy of the program without debug information, which would take memory in the VM.
 fn stripped(program: &Path) -> Result<PathBuf> {
     let copy = program.with_extension("stripped");
-    cargo::run(Command::new("strip").args(["--strip-debug", "-o"]).args([&copy, program]))?;
+    cargo::strip(program, &copy)?;
     Ok(copy)
 }
 

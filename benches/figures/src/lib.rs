@@ -3,7 +3,8 @@
 //!
 //! Each figure has a [`Csv`] that contains its rows. The figure's SVG plot and its section on the
 //! page are generated only from this CSV. Simulations produce the same rows on every machine.
-//! `cargo xtask figures` measures the figures that need network interfaces, and writes all files.
+//! `cargo xtask figures` measures the figures that need network interfaces, and writes all files
+//! except the CSV of `zero-copy`, which `cargo xtask bench zero-copy` measures.
 //! The crate also implements Karger's consistent hashing and rendezvous hashing, which the figures
 //! compare with Maglev hashing.
 //!

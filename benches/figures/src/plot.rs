@@ -158,23 +158,9 @@ impl Bar {
 /// Draws a bar chart. Each bar shows its value and its range. A ring marks the value reported in
 /// the paper.
 pub(crate) fn bars(area: &Area<'_>, y: &str, bars: &[Bar]) -> Result<()> {
-    let top = 1.12 * bars.iter().map(Bar::highest).fold(0.0, f64::max);
-    let last = u32::try_from(bars.len())? - 1;
-    let mut chart = done(
-        ChartBuilder::on(area)
-            .margin(12)
-            .x_label_area_size(42)
-            .y_label_area_size(72)
-            .build_cartesian_2d((0..last).into_segmented(), 0.0..top),
-    )?;
-    let label = |place: &SegmentValue<u32>| match place {
-        SegmentValue::CenterOf(place) => bars.get(*place as usize).map_or("", |bar| &bar.label).to_owned(),
-        _ => String::new(),
-    };
-    let mut mesh = chart.configure_mesh();
-    mesh.disable_x_mesh().y_desc(y).x_labels(bars.len()).x_label_formatter(&label);
-    mesh.light_line_style(TRANSPARENT);
-    done(mesh.label_style((FONT, 12)).axis_desc_style((FONT, 13)).draw())?;
+    let highest = bars.iter().map(Bar::highest).fold(0.0, f64::max);
+    let labels: Vec<&str> = bars.iter().map(|bar| &*bar.label).collect();
+    let mut chart = bar_chart(area, y, &labels, highest)?;
     for (place, bar) in (0..).zip(bars) {
         draw_bar(&mut chart, place, bar)?;
     }
@@ -198,23 +184,9 @@ pub(crate) struct Stack {
 /// written above it.
 pub(crate) fn stacks(area: &Area<'_>, y: &str, names: &[&str], bars: &[Stack]) -> Result<()> {
     let sum = |bar: &Stack| bar.segments.iter().sum::<f64>();
-    let top = 1.12 * bars.iter().map(sum).fold(0.0, f64::max);
-    let last = u32::try_from(bars.len())? - 1;
-    let mut chart = done(
-        ChartBuilder::on(area)
-            .margin(12)
-            .x_label_area_size(42)
-            .y_label_area_size(72)
-            .build_cartesian_2d((0..last).into_segmented(), 0.0..top),
-    )?;
-    let label = |place: &SegmentValue<u32>| match place {
-        SegmentValue::CenterOf(place) => bars.get(*place as usize).map_or("", |bar| &bar.label).to_owned(),
-        _ => String::new(),
-    };
-    let mut mesh = chart.configure_mesh();
-    mesh.disable_x_mesh().y_desc(y).x_labels(bars.len()).x_label_formatter(&label);
-    mesh.light_line_style(TRANSPARENT);
-    done(mesh.label_style((FONT, 12)).axis_desc_style((FONT, 13)).draw())?;
+    let highest = bars.iter().map(sum).fold(0.0, f64::max);
+    let labels: Vec<&str> = bars.iter().map(|bar| &*bar.label).collect();
+    let mut chart = bar_chart(area, y, &labels, highest)?;
     for (segment, name) in names.iter().enumerate() {
         let color = STACK_COLORS[segment % STACK_COLORS.len()];
         let rectangles = (0..).zip(bars).map(|(place, bar)| {
@@ -240,9 +212,30 @@ pub(crate) fn stacks(area: &Area<'_>, y: &str, names: &[&str], bars: &[Stack]) -
     legend(&mut chart)
 }
 
-/// The chart that [`bars`] draws. Each segment of the x axis contains one bar.
+/// The chart that [`bar_chart`] returns. Each segment of the x axis contains one bar.
 type BarChart<'a, 'b> =
     ChartContext<'a, SVGBackend<'b>, Cartesian2d<SegmentedCoord<RangedCoordu32>, RangedCoordf64>>;
+
+/// Draws the axes of a bar chart, with room above the highest bar.
+fn bar_chart<'a, 'b>(area: &Area<'b>, y: &str, labels: &[&str], highest: f64) -> Result<BarChart<'a, 'b>> {
+    let last = u32::try_from(labels.len())? - 1;
+    let mut chart = done(
+        ChartBuilder::on(area)
+            .margin(12)
+            .x_label_area_size(42)
+            .y_label_area_size(72)
+            .build_cartesian_2d((0..last).into_segmented(), 0.0..1.12 * highest),
+    )?;
+    let label = |place: &SegmentValue<u32>| match place {
+        SegmentValue::CenterOf(place) => labels.get(*place as usize).copied().unwrap_or_default().to_owned(),
+        _ => String::new(),
+    };
+    let mut mesh = chart.configure_mesh();
+    mesh.disable_x_mesh().y_desc(y).x_labels(labels.len()).x_label_formatter(&label);
+    mesh.light_line_style(TRANSPARENT);
+    done(mesh.label_style((FONT, 12)).axis_desc_style((FONT, 13)).draw())?;
+    Ok(chart)
+}
 
 /// Draws one bar with its range at the top and its value as text at the bottom.
 fn draw_bar(chart: &mut BarChart<'_, '_>, place: u32, bar: &Bar) -> Result<()> {

@@ -54,12 +54,7 @@ pub(crate) fn section(csv: &Csv) -> Result<String> {
         let _ = write!(
             text,
             "| {} | {} | {} | {:.0} | {:.0} of {:.0} |",
-            nics[row],
-            devices[row],
-            traffic[row],
-            totals[row],
-            lost[row],
-            frames[row] * BURSTS
+            nics[row], devices[row], traffic[row], totals[row], lost[row], frames[row]
         );
         for part in &parts {
             let _ = write!(text, " {:.0} |", part[row]);
@@ -71,7 +66,6 @@ pub(crate) fn section(csv: &Csv) -> Result<String> {
 
 const NIC: &str = "igb";
 const TRAFFIC: &str = "1000 flows";
-const BURSTS: f64 = 3.0;
 /// The columns of the parts, in the order in which a packet passes them.
 const PARTS: [&str; 9] =
     ["driver", "kernel", "system calls", "XDP", "rings", "engine", "pipeline", "table", "other user"];

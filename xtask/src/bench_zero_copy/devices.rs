@@ -114,6 +114,18 @@ impl Device {
         self == Self::Testpmd
     }
 
+    /// Returns the packages that the device needs, in addition to those of Sluicegate.
+    pub(crate) fn packages(self) -> &'static [&'static str] {
+        match self {
+            Self::Nftables => &["nftables"],
+            Self::IpvsIpip | Self::IpvsGre => &["ipvsadm"],
+            Self::Katran => &["bpftool"],
+            // Its dependency libdpdk-dev brings the drivers.
+            Self::Testpmd => &["dpdk-dev"],
+            _ => &[],
+        }
+    }
+
     /// Returns the programs that the device needs in the VM, as pairs of a path on the host and a
     /// path in the VM.
     pub(crate) fn programs(self) -> Result<Vec<(PathBuf, PathBuf)>> {

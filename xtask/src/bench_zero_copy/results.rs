@@ -21,8 +21,10 @@ pub(crate) struct Row {
     pub(super) nic: Nic,
     pub(super) device: Device,
     pub(super) traffic: Traffic,
-    /// The frames of a burst.
+    /// The frames of the burst with the fewest instructions.
     pub(super) frames: u64,
+    /// The frames of all bursts.
+    pub(super) sent: u64,
     /// The frames of all bursts that did not come out.
     pub(super) lost: u64,
     /// The instructions of the burst with the fewest instructions.
@@ -55,13 +57,14 @@ impl Row {
         text
     }
 
+    /// Returns the row with the frames and the lost frames of all bursts.
     fn csv(&self) -> String {
         let mut text = format!(
             "{},{},{},{},{},{:.1}",
             self.nic.name(),
             self.device.name(),
             self.traffic.name(),
-            self.frames,
+            self.sent,
             self.lost,
             self.per_packet(self.profile.total())
         );

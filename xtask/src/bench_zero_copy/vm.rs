@@ -327,7 +327,7 @@ const DISK_BYTES: u64 = 64 << 20;
 const TIMEOUT_SECONDS: &str = "7200";
 const LONGEST_COMMAND: Duration = Duration::from_secs(600);
 /// If no frame comes out of the VM for this time, the rest of a burst is lost.
-const QUIET: Duration = Duration::from_secs(3);
+const QUIET: Duration = Duration::from_secs(30);
 const KERNEL_ARGUMENTS: &str =
     "mitigations=off tsc=reliable nokaslr norandmaps cryptomgr.notests damon_stat.enabled=0";
 const MODULES: [&str; 12] = [
