@@ -116,8 +116,10 @@ impl Bed {
     }
 }
 
+/// Returns a table with the memory that packet threads use.
 fn empty(capacity: usize) -> FlowTable {
-    FlowTable::new(&Config { capacity, ..Config::default() }).expect("cannot allocate the table")
+    let config = Config { capacity, ..Config::default() };
+    FlowTable::new_advised(&config, datapath::advise_large_pages).expect("cannot allocate the table")
 }
 
 fn flow(number: u32) -> Flow {

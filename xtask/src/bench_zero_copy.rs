@@ -152,7 +152,8 @@ fn measure(
                 vm.run(PAUSE)?;
                 None
             };
-            let (mut counts, out) = vm.burst(&frames)?;
+            let (mut counts, out) =
+                if traffic == Traffic::Lone { vm.one_by_one(&frames)? } else { vm.burst(&frames)? };
             if let Some(idle) = idle {
                 counts.without_polling(&idle);
             }
@@ -160,9 +161,17 @@ fn measure(
         }
         let lost = bursts[1..].iter().map(|(_, frames, out, _)| frames.saturating_sub(*out)).sum();
         let sent = bursts[1..].iter().map(|(_, frames, ..)| frames).sum();
-        let best = bursts.drain(1..).min_by_key(|(total, ..)| *total).context("no burst")?;
-        let row =
-            Row { nic, device, traffic, frames: best.1, sent, lost, profile: symbols.profile(&best.3)? };
+        let best =
+            bursts.drain(1..).min_by_key(|(total, _, out, _)| total / out.max(&1)).context("no burst")?;
+        let row = Row {
+            nic,
+            device,
+            traffic,
+            forwarded: best.2.max(1),
+            sent,
+            lost,
+            profile: symbols.profile(&best.3)?,
+        };
         println!("{}", row.words());
         eprint!("{}", row.functions());
         rows.push(row);

@@ -91,7 +91,7 @@ pub const CHUNK: u32 = 2048;
 /// The maximum size of a UMEM chunk in bytes. The kernel accepts powers of two from 2,048 to the
 /// page size.
 pub const LARGEST_CHUNK: u32 = 4096;
-/// The number of entries in each ring of a queue.
+/// The number of entries in each ring of a queue, except the receive ring.
 pub(crate) const RING: u32 = 2048;
 /// The number of bytes that the kernel leaves free at the start of each chunk.
 pub const XDP_HEADROOM: u32 = 256;
@@ -139,6 +139,11 @@ impl Area {
         let slots = multi_buffer.then(|| Slots::new(count.get() as usize));
         let area = Self { umem, base, bounds: Bounds { len, mask: chunk as usize - 1 }, homes, slots };
         Ok((area, pools))
+    }
+
+    /// Returns the number of chunks of each queue.
+    pub(crate) fn frames_per_queue(&self) -> u32 {
+        1 << (self.homes.queue_shift - self.bounds.mask.count_ones())
     }
 
     /// Returns the bytes of a frame. For a long packet, the result is the bytes in the slot of the

@@ -1,13 +1,16 @@
 //! Lets a packet thread sleep until packets arrive, another thread wakes it, or time has passed.
-//! The thread waits with epoll.
 //!
-//! The system call `poll` would be slower. In Linux `net/xdp/xsk.c`, each query of an AF_XDP socket
-//! for events makes the driver run, which costs an interrupt. `poll` queries all sockets before and
-//! after it sleeps. An edge-triggered epoll instance queries a socket only after packets have
-//! arrived.
+//! The thread waits for AF_XDP sockets with an edge-triggered epoll instance, which queries a
+//! socket only after packets have arrived. `poll` would query all sockets before and after it
+//! sleeps, and in Linux `net/xdp/xsk.c` each query makes the driver run, which costs an interrupt.
+//!
+//! The thread waits for packet sockets with `poll`. An epoll instance would be notified of each
+//! packet, even while the thread does not wait, and a packet socket has no notification for many
+//! packets. This would cost about 300 instructions per packet.
 
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
+use arrayvec::ArrayVec;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use crate::interface::MAX_INTERFACES;
@@ -16,7 +19,10 @@ use crate::wake::Waker;
 /// The sources of events for one packet thread.
 #[derive(Debug)]
 pub(crate) struct Events {
+    /// Contains the waker, and the sockets with [`Trigger::Arrival`].
     epoll: Epoll,
+    /// The sockets with [`Trigger::Waiting`].
+    polled: ArrayVec<RawFd, MAX_INTERFACES>,
 }
 
 /// The result of a wait.
@@ -49,23 +55,44 @@ impl Events {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let arrival = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
         epoll.add(waker.fd(), EpollEvent::new(arrival, 0))?;
+        let mut polled = ArrayVec::new();
         for (socket, trigger) in sockets {
-            let flags = if trigger == Trigger::Arrival { arrival } else { EpollFlags::EPOLLIN };
+            if trigger == Trigger::Waiting {
+                polled.push(socket);
+                continue;
+            }
             // SAFETY: the caller passes open sockets, and the borrow ends with this statement. The
             // kernel removes a socket from the instance when it is closed.
-            epoll.add(unsafe { BorrowedFd::borrow_raw(socket) }, EpollEvent::new(flags, 0))?;
+            epoll.add(unsafe { BorrowedFd::borrow_raw(socket) }, EpollEvent::new(arrival, 0))?;
         }
-        Ok(Self { epoll })
+        Ok(Self { epoll, polled })
     }
 
     /// Waits for an event, for at most `millis` milliseconds.
     pub(crate) fn wait(&self, millis: u8) -> Woken {
         let mut events = [EpollEvent::empty(); MOST_EVENTS];
+        let (mut is_event, mut millis) = (false, millis);
+        if !self.polled.is_empty() {
+            is_event = self.poll(millis);
+            // Takes the event of the waker.
+            millis = 0;
+        }
         // An interrupted wait ends like an event. The thread then runs an iteration in vain.
         match self.epoll.wait(&mut events, millis) {
-            Ok(0) => Woken::Timeout,
+            Ok(0) if !is_event => Woken::Timeout,
             _ => Woken::Event,
         }
+    }
+
+    /// Waits until a packet waits in one of `polled`, or until the epoll instance has an event.
+    /// Returns `false` if the time passed.
+    fn poll(&self, millis: u8) -> bool {
+        let awaited = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut all: ArrayVec<libc::pollfd, MOST_EVENTS> =
+            self.polled.iter().copied().chain([self.epoll.0.as_raw_fd()]).map(awaited).collect();
+        // SAFETY: `all` is an array of as many elements as the call is told, and outlives the call.
+        // The kernel reports a closed descriptor as an event.
+        unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, millis.into()) != 0 }
     }
 }
 

@@ -143,7 +143,8 @@ impl Queue {
     /// zero-copy is not tried.
     pub(crate) fn bind(area: &Area, place: Place<'_>, force_copy: bool) -> Result<Self, StartError> {
         let refused = |why: &str| place.refused(why);
-        let config = socket_config(force_copy, area.has_slots()).map_err(|why| refused(&why))?;
+        let rx_slots = area.frames_per_queue().max(RING);
+        let config = socket_config(rx_slots, force_copy, area.has_slots()).map_err(|why| refused(&why))?;
         let device: Interface =
             place.name.parse().map_err(|_| refused("the interface name has a zero byte"))?;
         // SAFETY: `Socket::new` requires that libxdp loads no program if queues share a UMEM, and
@@ -160,10 +161,11 @@ impl Queue {
         // statement.
         let fd = unsafe { BorrowedFd::borrow_raw(socket.fd) };
         fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map_err(|error| refused(&error.to_string()))?;
-        // SAFETY: the configurations of the socket and of the UMEM give each ring `RING` slots. The
-        // rings stay mapped as long as `socket` lives, and `socket` is stored together with them.
-        // The handles in `socket` do not access the rings.
-        let rings = unsafe { Rings::of(socket.fd, RING) };
+        // SAFETY: the configurations of the socket and of the UMEM give the receive ring `rx_slots`
+        // slots, and each other ring `RING` slots. The rings stay mapped as long as `socket` lives,
+        // and `socket` is stored together with them. The handles in `socket` do not access the
+        // rings.
+        let rings = unsafe { Rings::of(socket.fd, rx_slots, RING) };
         let rings =
             rings.map_err(|error| refused(&format!("the rings of the socket were not found ({error})")))?;
         let mut queue = Self::new(place.interface, rings, socket);

@@ -71,15 +71,19 @@ impl Counts {
             return;
         };
         let Some((_, turns)) = self.0.iter().find(|(block, _)| block == marker) else { return };
-        let share = (*turns as f64) / (*per_period as f64);
+        self.subtract(idle, (*turns as f64) / (*per_period as f64));
+    }
+
+    /// Subtracts `share` times the executions in `idle`.
+    pub(crate) fn subtract(&mut self, idle: &Self, share: f64) {
         // QEMU also runs the beginning of a block as a block of its own.
-        let polled: HashMap<Arc<Block>, f64> =
+        let in_idle: HashMap<Arc<Block>, f64> =
             idle.0.iter().map(|(block, count)| (Arc::clone(block), *count as f64 * share)).collect();
         for (block, count) in &mut self.0 {
-            if let Some(polled) = polled.get(block) {
+            if let Some(idle) = in_idle.get(block) {
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "far below 2^52")]
-                let polled = polled.round().max(0.0) as u64;
-                *count = count.saturating_sub(polled);
+                let idle = idle.round().max(0.0) as u64;
+                *count = count.saturating_sub(idle);
             }
         }
     }

@@ -21,8 +21,8 @@ pub(crate) struct Row {
     pub(super) nic: Nic,
     pub(super) device: Device,
     pub(super) traffic: Traffic,
-    /// The frames of the burst with the fewest instructions.
-    pub(super) frames: u64,
+    /// The frames that came out of the burst with the fewest instructions per frame.
+    pub(super) forwarded: u64,
     /// The frames of all bursts.
     pub(super) sent: u64,
     /// The frames of all bursts that did not come out.
@@ -34,7 +34,7 @@ pub(crate) struct Row {
 impl Row {
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     pub(super) fn per_packet(&self, count: u64) -> f64 {
-        count as f64 / self.frames as f64
+        count as f64 / self.forwarded as f64
     }
 
     pub(super) fn of(&self, part: Part) -> f64 {

@@ -203,9 +203,36 @@ impl Vm {
         let expected = u64::try_from(frames.len())?;
         let out = self.wait_for(first, expected);
         self.control.execute("stop", &json!({}))?;
-        let after = self.snapshot()?;
+        let mut counts = self.snapshot()?.since(&before)?;
         self.control.execute("cont", &json!({}))?;
-        Ok((after.since(&before)?, out))
+        if out < expected {
+            // The VM was idle until the loss was certain.
+            counts.subtract(&self.idle(QUIET)?, 1.0);
+        }
+        Ok((counts, out))
+    }
+
+    /// Sends frames into the VM, each one [`APART`] after the previous frame came out. Returns what
+    /// the VM executed, without what it executes without traffic in the same time, and the number
+    /// of frames that came out.
+    pub(crate) fn one_by_one(&mut self, frames: &[Vec<u8>]) -> Result<(Counts, u64)> {
+        self.control.execute("stop", &json!({}))?;
+        let before = self.snapshot()?;
+        self.control.execute("cont", &json!({}))?;
+        let (start, first) = (Instant::now(), self.arrived.load(Ordering::Relaxed));
+        for (frame, n) in frames.iter().zip(1..) {
+            self.wire.send(frame).context("cannot send a frame to the VM")?;
+            while self.arrived.load(Ordering::Relaxed) - first < n && start.elapsed() < LONGEST_COMMAND {
+                thread::sleep(Duration::from_millis(1));
+            }
+            thread::sleep(APART);
+        }
+        let time = start.elapsed();
+        self.control.execute("stop", &json!({}))?;
+        let mut counts = self.snapshot()?.since(&before)?;
+        self.control.execute("cont", &json!({}))?;
+        counts.subtract(&self.idle(time)?, 1.0);
+        Ok((counts, self.arrived.load(Ordering::Relaxed) - first))
     }
 
     /// Returns what the VM executes without traffic in this time.
@@ -326,8 +353,10 @@ pub(crate) const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0];
 const DISK_BYTES: u64 = 64 << 20;
 const TIMEOUT_SECONDS: &str = "7200";
 const LONGEST_COMMAND: Duration = Duration::from_secs(600);
+/// The pause between lone packets, in which the forwarder becomes idle.
+const APART: Duration = Duration::from_millis(5);
 /// If no frame comes out of the VM for this time, the rest of a burst is lost.
-const QUIET: Duration = Duration::from_secs(30);
+const QUIET: Duration = Duration::from_secs(10);
 const KERNEL_ARGUMENTS: &str =
     "mitigations=off tsc=reliable nokaslr norandmaps cryptomgr.notests damon_stat.enabled=0";
 const MODULES: [&str; 12] = [

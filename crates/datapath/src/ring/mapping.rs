@@ -28,15 +28,16 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// Finds the rings of `socket`. Each ring has `size` slots.
+    /// Finds the rings of `socket`. The receive ring has `rx_size` slots, and each other ring `size`
+    /// slots.
     ///
     /// # Errors
     /// Returns the kernel's error, or an error if a ring is not mapped or is too small.
     ///
     /// # Safety
-    /// libxdp must have mapped the rings of `socket` with `size` slots. No other code may use the
-    /// rings, and they must stay mapped as long as the returned values live.
-    pub(crate) unsafe fn of(socket: RawFd, size: u32) -> io::Result<Self> {
+    /// libxdp must have mapped the rings of `socket` with these sizes. No other code may use the rings,
+    /// and they must stay mapped as long as the returned values live.
+    pub(crate) unsafe fn of(socket: RawFd, rx_size: u32, size: u32) -> io::Result<Self> {
         let offsets = offsets(socket)?;
         let name = std::fs::read_link(format!("/proc/self/fd/{socket}"))?;
         let mappings = Mappings {
@@ -45,7 +46,7 @@ impl Rings {
         };
         // SAFETY: the caller upholds the contract of this function. Descriptors consist of
         // integers, so every bit pattern is valid.
-        let rx = unsafe { mappings.ring(RX, &offsets.rx, size) }?;
+        let rx = unsafe { mappings.ring(RX, &offsets.rx, rx_size) }?;
         // SAFETY: the caller upholds the contract of this function. Descriptors consist of
         // integers, so every bit pattern is valid.
         let tx = unsafe { mappings.ring(TX, &offsets.tx, size) }?;

@@ -46,8 +46,18 @@ impl Handles {
     }
 }
 
-pub(super) fn socket_config(force_copy: bool, multi_buffer: bool) -> Result<SocketConfig, String> {
-    let ring = QueueSize::new(RING).map_err(|error| error.to_string())?;
+/// Returns the configuration of a socket. `rx_slots` is the size of its receive ring.
+///
+/// The receive ring must hold all frames that a queue uses for receiving, so that it never
+/// overflows. Under overload, the NIC then finds no buffer and drops packets itself. If the driver
+/// had to drop packets because the ring is full, it would return their buffers to the NIC and could
+/// use the whole processor, so that the packet thread stops (receive livelock).
+pub(super) fn socket_config(
+    rx_slots: u32,
+    force_copy: bool,
+    multi_buffer: bool,
+) -> Result<SocketConfig, String> {
+    let ring = |slots| QueueSize::new(slots).map_err(|error| error.to_string());
     let mut flags = BindFlags::XDP_USE_NEED_WAKEUP;
     if force_copy {
         flags |= BindFlags::XDP_COPY;
@@ -57,8 +67,8 @@ pub(super) fn socket_config(force_copy: bool, multi_buffer: bool) -> Result<Sock
     }
     let mut config = SocketConfig::builder();
     config
-        .rx_queue_size(ring)
-        .tx_queue_size(ring)
+        .rx_queue_size(ring(rx_slots)?)
+        .tx_queue_size(ring(RING)?)
         .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
         .bind_flags(flags);
     Ok(config.build())
