@@ -225,11 +225,14 @@ static __always_inline int bucket6_has(void *table, __u32 place, const struct ad
 	return 0;
 }
 
+// Each byte of the address affects both halves of the hash. The last four bytes are the high half of
+// `low`, which affects only the high half of a product. The second step therefore combines the two
+// halves before it multiplies again.
 static __always_inline __u64 hash6(const struct side *side, const struct address6 *address)
 {
-	__u64 hash = (address->high ^ side->seed) * side->factor;
+	__u64 hash = (address->low ^ side->seed) * side->factor ^ address->high;
 
-	return ((hash ^ hash >> 32) ^ address->low) * side->factor;
+	return (hash ^ hash >> 32) * side->factor;
 }
 
 static __always_inline int is_vip6(const struct side *side, const struct address6 *address)

@@ -148,4 +148,4 @@ const MAPS: [&str; 10] = {
 
 /// The version of the program and its maps. The version is incremented when the interpretation of
 /// the maps changes. A process refuses a takeover if the versions differ.
-pub const MAPS_VERSION: u32 = 2;
+pub const MAPS_VERSION: u32 = 3;

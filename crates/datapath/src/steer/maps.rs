@@ -140,6 +140,7 @@ const CHOSEN: &str = ".bss";
 /// An empty bucket contains an address that belongs to other buckets, so there must be other
 /// buckets.
 const LEAST_BUCKETS: u32 = 64;
-/// The maximum number of random hashes that are tried. A hash fails with a probability far below
-/// 1 %.
+/// The maximum number of random hashes that are tried. For addresses that follow a pattern, such as
+/// consecutive addresses, a hash fails with a probability below 1 %. For other addresses, the
+/// probability is far smaller.
 const MAX_HASHES: usize = 64;

@@ -1,6 +1,7 @@
 //! The hash tables of VIPs and of this machine's addresses, which `bpf/whose.h` reads. Each address
-//! has two possible buckets, so a lookup reads at most two buckets. The hash is random, so a
-//! configuration cannot be written whose addresses all have the same buckets.
+//! has two possible buckets, so a lookup reads at most two buckets. All bytes of an address affect
+//! both buckets, and the hash is random. If an address finds no free slot, which is rare, the table
+//! is written again with another hash.
 //!
 //! Invariant: buckets that the program may read are never written. Each table has two sides, and
 //! the program reads one of them. The memory of the tables is mapped, so that writing a side needs
@@ -63,7 +64,7 @@ impl Side {
 pub(super) trait Key: Copy + PartialEq {
     fn hash(self, side: &Side) -> u64;
 
-    /// Returns an address that differs for each `n`.
+    /// Returns an address that differs for each `n`, in its last four bytes.
     fn numbered(n: u32) -> Self;
 }
 
@@ -80,12 +81,12 @@ impl Key for u32 {
 impl Key for [u64; 2] {
     fn hash(self, side: &Side) -> u64 {
         let [high, low] = self;
-        let hash = (high ^ side.seed).wrapping_mul(side.factor);
-        (hash ^ hash >> 32 ^ low).wrapping_mul(side.factor)
+        let hash = (low ^ side.seed).wrapping_mul(side.factor) ^ high;
+        (hash ^ hash >> 32).wrapping_mul(side.factor)
     }
 
     fn numbered(n: u32) -> Self {
-        [0, n.into()]
+        [0, u64::from(n) << 32]
     }
 }
 
@@ -156,7 +157,7 @@ fn fill<K: Key>(side: &mut [Bucket<K>], of: &Side, keys: impl Iterator<Item = K>
     }
     for (at, (bucket, used)) in side.iter_mut().zip(used).enumerate() {
         // The program never compares an empty bucket with an address that belongs to other buckets.
-        let elsewhere = || (0..).map(K::numbered).find(|key| !places(*key).contains(&at));
+        let elsewhere = || (0..MOST_FILLERS).map(K::numbered).find(|key| !places(*key).contains(&at));
         let Some(filler) = (if used > 0 { Some(bucket[0]) } else { elsewhere() }) else { return false };
         bucket[used..].fill(filler);
     }
@@ -168,11 +169,16 @@ const SLOTS: usize = 4;
 /// The number of buckets on each side of the table for this machine's addresses. During a change,
 /// the table can contain the addresses of two filters, so at most half of the slots are used.
 pub(super) const OWN_BUCKETS: u32 = super::MAX_OWN;
+/// The number of addresses from which the filler of an empty bucket is selected. With 64 buckets or
+/// more, nearly all addresses belong to other buckets.
+const MOST_FILLERS: u32 = 1_000;
 /// The maximum number of addresses that move to make room for a new one.
 const MAX_MOVES: usize = 500;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn side(count: u32) -> Side {
@@ -184,31 +190,67 @@ mod tests {
         places(key.hash(of), buckets.len()).iter().any(|at| buckets[*at].contains(&key))
     }
 
-    fn filled<K: Key>(count: u32, keys: u32) -> (Vec<Bucket<K>>, Side) {
-        let mut buckets = vec![[K::numbered(0); SLOTS]; count as usize];
-        let mut of = side(count);
-        // The addresses are consecutive in network byte order, like the VIPs of a prefix.
-        while !fill(&mut buckets, &of, (1..=keys).map(|n| K::numbered(n.swap_bytes()))) {
-            of = of.reseeded();
-        }
-        (buckets, of)
+    /// Maps each number to another number, in an order without a pattern (the last steps of
+    /// MurmurHash3, which lose no bits).
+    fn irregular(n: u32) -> u32 {
+        let n = (n ^ n >> 16).wrapping_mul(0x85eb_ca6b);
+        let n = (n ^ n >> 13).wrapping_mul(0xc2b2_ae35);
+        n ^ n >> 16
     }
 
-    fn check<K: Key>() {
-        for (count, keys) in [(64, 0), (64, 1), (64, 64), (64, 128), (1_024, 2_048), (65_536, 131_072)] {
-            let (buckets, of) = filled::<K>(count, keys);
-            for n in 0..=3 * keys + 300 {
-                let key = K::numbered(n.swap_bytes());
-                assert_eq!(has(&buckets, &of, key), (1..=keys).contains(&n), "{n} of {keys}");
+    fn filled<K: Key>(count: u32, keys: impl Iterator<Item = K> + Clone) -> (Vec<Bucket<K>>, Side) {
+        let mut buckets = vec![[K::numbered(0); SLOTS]; count as usize];
+        let mut of = side(count);
+        // Fewer than 1 % of all hashes fail.
+        for _ in 0..10 {
+            if fill(&mut buckets, &of, keys.clone()) {
+                return (buckets, of);
             }
-            assert!(!has(&buckets, &of, K::numbered(1)), "an address that fills empty slots was found");
+            of = of.reseeded();
+        }
+        panic!("{count} buckets are too few for ten hashes in a row");
+    }
+
+    /// Fills tables with addresses that differ only in their last four bytes.
+    fn check<K: Key>(order: fn(u32) -> u32) {
+        let numbered = |n| K::numbered(order(n));
+        for (count, keys) in [(64, 0), (64, 1), (64, 64), (64, 128), (1_024, 2_048), (65_536, 131_072)] {
+            let (buckets, of) = filled(count, (1..=keys).map(numbered));
+            for n in 0..=3 * keys + 300 {
+                assert_eq!(has(&buckets, &of, numbered(n)), (1..=keys).contains(&n), "{n} of {keys}");
+            }
+            let fillers = (0..8).filter(|n| !(1..=keys).any(|key| order(key) == *n));
+            for filler in fillers {
+                let is_found = has(&buckets, &of, K::numbered(filler));
+                assert!(!is_found, "address {filler} was found, which fills empty slots");
+            }
         }
     }
 
     #[test]
     fn fill_stores_exactly_the_given_addresses() {
-        check::<u32>();
-        check::<[u64; 2]>();
+        // The addresses are consecutive in network byte order, like the VIPs of a prefix.
+        check::<u32>(u32::swap_bytes);
+        check::<[u64; 2]>(u32::swap_bytes);
+        check::<u32>(irregular);
+        check::<[u64; 2]>(irregular);
+    }
+
+    #[test]
+    fn hash_depends_on_each_byte_in_both_halves() {
+        let of = side(64);
+        for place in 0..16 {
+            let hash = |byte: u8| {
+                let mut bytes = [0; 16];
+                bytes[place] = byte;
+                let halves = [0, 8].map(|at| u64::from_ne_bytes(*bytes[at..].first_chunk().unwrap()));
+                halves.hash(&of)
+            };
+            let first: BTreeSet<u64> = (0..=255).map(|byte| hash(byte) >> 32).collect();
+            let second: BTreeSet<u64> = (0..=255).map(|byte| hash(byte) & 0xffff_ffff).collect();
+            // Two of 256 random numbers are equal in one of 130,000 cases.
+            assert!(first.len() > 250 && second.len() > 250, "byte {place} of an address");
+        }
     }
 
     #[test]
@@ -217,6 +259,7 @@ mod tests {
         let mut buckets = vec![[0; SLOTS]; 64];
         assert!(fill(&mut buckets, &of, 1..=4));
         assert!(!fill(&mut buckets, &of, 1..=5), "with a factor of 0, all addresses have the same hash");
+        assert!(!fill(&mut buckets, &of, 0..0), "no address belongs to other buckets than the first");
     }
 
     #[test]

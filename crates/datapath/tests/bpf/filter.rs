@@ -2,7 +2,7 @@
 //! interruption.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use datapath::steer::{Changed, Filter, Steer, SteerCounts, SteerError, SteerOptions};
 use forwarder::Prefix;
@@ -258,4 +258,32 @@ fn filter_full_set_is_replaced_in_one_call() {
         assert_eq!(verdict(ip(nobody)), PASS, "empty slots match no address");
     }
     assert_eq!(steer.set_filter(&Filter::default()).unwrap(), Changed { removed: all, ..Changed::default() });
+}
+
+#[test]
+fn filter_full_set_in_one_network_is_found() {
+    bed::enter();
+    let mut steer = Steer::attach("near", &SteerOptions { max_vips: 4_096, ..OPTIONS }).unwrap();
+    let receiver = Receiver::on(0);
+    steer.set_socket(0, receiver.rx.fd()).unwrap();
+    let program = Program::on_near();
+    // The addresses of each set have the same first 12 bytes. An odd factor makes them differ.
+    let irregular = |n: u32| {
+        let mixed = n.wrapping_mul(0x9e37_79b9);
+        (mixed ^ mixed >> 15).wrapping_mul(0x85eb_ca6b)
+    };
+    let last = |n: u32| Ipv6Addr::from(0x2001_0db8_u128 << 96 | u128::from(irregular(n)));
+    let vips = |set: u32| (0..4_096).map(move |n| IpAddr::V6(last(set * 8_192 + n)));
+    let own = |set: u32| (4_096..5_120).map(move |n| IpAddr::V6(last(set * 8_192 + n)));
+    let filter = |set: u32| Filter::new(vips(set), [prefix("2001:db8::", 96)], own(set));
+    let verdict = |address: IpAddr| program.run(&frame(0, &to(&address.to_string(), 17, b"")), 0).0;
+    for set in [0, 1] {
+        steer.set_filter(&filter(set)).unwrap();
+        assert!(vips(set).all(|vip| verdict(vip) == REDIRECT), "all VIPs of set {set} are found");
+        assert!(own(set).all(|address| verdict(address) == PASS), "all addresses of the machine are found");
+    }
+    assert!(own(0).all(|address| verdict(address) == REDIRECT), "the previous set is gone");
+    let vips_alone = |set| Filter::of_vips(vips(set));
+    steer.set_filter(&vips_alone(0)).unwrap();
+    assert!(vips(0).all(|vip| verdict(vip) == REDIRECT) && vips(1).all(|vip| verdict(vip) == PASS));
 }
