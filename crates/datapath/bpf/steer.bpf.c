@@ -42,10 +42,13 @@ static __always_inline int steer_frame(struct xdp_md *ctx)
 		if (count != REDIRECTED)
 			return counted(count, XDP_PASS);
 	}
-	verdict = bpf_redirect_map(&xsks, ctx->rx_queue_index, no_socket_verdict);
-	if (verdict != XDP_REDIRECT)
-		return counted(NO_SOCKET, verdict);
-	return counted(REDIRECTED, XDP_REDIRECT);
+	count = REDIRECTED;
+	verdict = bpf_redirect_map(&xsks, ctx->rx_queue_index, 0);
+	if (verdict != XDP_REDIRECT) {
+		count = NO_SOCKET;
+		verdict = no_socket_verdict;
+	}
+	return counted(count, verdict);
 }
 
 SEC("xdp")

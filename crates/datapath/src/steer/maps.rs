@@ -65,14 +65,13 @@ impl FilterMaps {
             self.settle()?;
         }
         let mut chosen = self.chosen.get(&0, 0).map_err(in_map(CHOSEN))?;
-        let next = 1 - chosen.index.min(1);
+        let next = 1 - chosen.index();
         self.write(filter, &mut chosen, next as usize)?;
         self.prefixes.set(next, table.as_ref(), 0).map_err(in_map("prefixes"))?;
-        // Release: a program that reads the new index also reads the new content of this side.
+        // Release: a program that reads the new offset also reads the new content of this side.
         fence(Ordering::Release);
         self.is_settled = false;
-        chosen.index = next;
-        self.chosen.set(0, chosen, 0).map_err(in_map(CHOSEN))?;
+        self.chosen.set(0, chosen.switched(), 0).map_err(in_map(CHOSEN))?;
         Ok(self.settle()?)
     }
 
@@ -104,7 +103,7 @@ impl FilterMaps {
                 if *side == before {
                     return Ok(());
                 }
-                // The program must not read the new index before the new hash.
+                // The program must not read the new offset before the new hash.
                 self.chosen.set(0, *chosen, 0).map_err(in_map(CHOSEN))?;
                 return self.settle();
             }

@@ -32,8 +32,8 @@ pub(super) struct Side {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chosen {
     pub(super) sides: [Side; 2],
-    /// The index of the side that the program reads.
-    pub(super) index: u32,
+    /// The offset of the side that the program reads, in bytes.
+    offset: u32,
     padding: u32,
 }
 
@@ -47,7 +47,17 @@ impl Chosen {
             let (first, first_own) = (index * buckets, index * OWN_BUCKETS);
             Side { seed: 0, factor: 0, first, buckets, first_own, buckets_own: OWN_BUCKETS }.reseeded()
         };
-        Self { sides: [side(0), side(1)], index: 0, padding: 0 }
+        Self { sides: [side(0), side(1)], offset: 0, padding: 0 }
+    }
+
+    /// Returns the index of the side that the program reads.
+    pub(super) fn index(&self) -> u32 {
+        u32::from(self.offset > 0)
+    }
+
+    /// Returns the same value, with the other side as the side that the program reads.
+    pub(super) fn switched(self) -> Self {
+        Self { offset: SIDE_BYTES - self.index() * SIDE_BYTES, ..self }
     }
 }
 
@@ -164,6 +174,8 @@ fn fill<K: Key>(side: &mut [Bucket<K>], of: &Side, keys: impl Iterator<Item = K>
     true
 }
 
+/// The size of a side in the variable `chosen`.
+const SIDE_BYTES: u32 = 32;
 /// The number of slots in a bucket.
 const SLOTS: usize = 4;
 /// The number of buckets on each side of the table for this machine's addresses. During a change,
@@ -264,7 +276,11 @@ mod tests {
 
     #[test]
     fn chosen_has_the_layout_of_the_bpf_program() {
-        assert_eq!((size_of::<Side>(), size_of::<Chosen>()), (32, 72));
+        assert_eq!((size_of::<Side>(), size_of::<Chosen>()), (SIDE_BYTES as usize, 72));
+        let chosen = Chosen::random(64);
+        assert_eq!((chosen.offset, chosen.index()), (0, 0));
+        assert_eq!((chosen.switched().offset, chosen.switched().index()), (SIDE_BYTES, 1));
+        assert_eq!(chosen.switched().switched().index(), 0);
         assert_eq!((size_of::<Bucket<u32>>(), size_of::<Bucket<[u64; 2]>>()), (16, 64));
     }
 }
