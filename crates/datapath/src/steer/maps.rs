@@ -91,25 +91,26 @@ impl FilterMaps {
     /// Writes the addresses to the side `next`. If an address finds no free slot, the side gets
     /// another random hash.
     fn write(&mut self, filter: &Filter, chosen: &mut Chosen, next: usize) -> Result<(), AttachError> {
-        let full =
-            |map| AttachError::Map { map, source: MapError::IoError(io::ErrorKind::StorageFull.into()) };
         let side = chosen.sides.get_mut(next).ok_or(AttachError::Part(CHOSEN))?;
         let before = *side;
+        let mut full = "";
         for _ in 0..MAX_HASHES {
-            if self.vips4.write(next, side, filter.vips.iter().filter_map(key4))
-                && self.vips6.write(next, side, filter.vips.iter().filter(|vip| vip.is_ipv6()).map(key6))
-                && self.own.write(next, side, filter.own.iter().map(key6))
-            {
-                if *side == before {
-                    return Ok(());
+            let vips6 = filter.vips.iter().filter(|vip| vip.is_ipv6()).map(key6);
+            let written = (self.vips4.write(next, side, filter.vips.iter().filter_map(key4)))
+                .and_then(|()| self.vips6.write(next, side, vips6))
+                .and_then(|()| self.own.write(next, side, filter.own.iter().map(key6)));
+            match written {
+                Ok(()) if *side == before => return Ok(()),
+                Ok(()) => {
+                    // The program must not read the new offset before the new hash.
+                    self.chosen.set(0, *chosen, 0).map_err(in_map(CHOSEN))?;
+                    return self.settle();
                 }
-                // The program must not read the new offset before the new hash.
-                self.chosen.set(0, *chosen, 0).map_err(in_map(CHOSEN))?;
-                return self.settle();
+                Err(map) => full = map,
             }
             *side = side.reseeded();
         }
-        Err(full("vips4"))
+        Err(AttachError::Map { map: full, source: MapError::IoError(io::ErrorKind::StorageFull.into()) })
     }
 }
 

@@ -104,6 +104,8 @@ type Bucket<K> = [K; SLOTS];
 
 /// A table in the memory of a BPF map. The map has the buckets of both sides.
 pub(super) struct Buckets<K> {
+    /// The name of the map.
+    name: &'static str,
     memory: Mapping,
     /// The number of buckets on each side.
     count: usize,
@@ -119,19 +121,27 @@ impl<K: Key> Buckets<K> {
         let fd = descriptor(&map).ok_or(AttachError::Part(name))?;
         let memory = Mapping::of_descriptor(fd, 2 * count * size_of::<Bucket<K>>());
         let memory = memory.map_err(|error| in_map(name)(MapError::IoError(error)))?;
-        Ok(Self { memory, count, _map: map, key: PhantomData })
+        Ok(Self { name, memory, count, _map: map, key: PhantomData })
     }
 
-    /// Replaces the addresses on the side with the given index. Returns `false` if an address found
-    /// no free slot.
-    pub(super) fn write(&mut self, index: usize, of: &Side, keys: impl Iterator<Item = K>) -> bool {
+    /// Replaces the addresses on the side with the given index.
+    ///
+    /// # Errors
+    /// Returns the name of the map if an address found no free slot.
+    pub(super) fn write(
+        &mut self,
+        index: usize,
+        of: &Side,
+        keys: impl Iterator<Item = K>,
+    ) -> Result<(), &'static str> {
         assert!(index < 2, "a table has two sides");
         let first = index * self.count;
         // SAFETY: the mapping has `2 * count` buckets, and starts at the start of a page.
         let first = unsafe { self.memory.base().cast::<Bucket<K>>().add(first) };
         // SAFETY: the buckets of the side are inside the mapping. All bytes are valid numbers. The
         // program does not read this side, and `self` is the only owner of the mapping.
-        fill(unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), self.count) }, of, keys)
+        let side = unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), self.count) };
+        if fill(side, of, keys) { Ok(()) } else { Err(self.name) }
     }
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 
+use datapath::AttachError;
 use datapath::steer::{Changed, Filter, Steer, SteerCounts, SteerError, SteerOptions};
 use forwarder::Prefix;
 use proptest::prelude::*;
@@ -286,4 +287,25 @@ fn filter_full_set_in_one_network_is_found() {
     let vips_alone = |set| Filter::of_vips(vips(set));
     steer.set_filter(&vips_alone(0)).unwrap();
     assert!(vips(0).all(|vip| verdict(vip) == REDIRECT) && vips(1).all(|vip| verdict(vip) == PASS));
+}
+
+#[test]
+fn filter_without_room_names_its_table_and_changes_nothing() {
+    bed::enter();
+    let mut steer = Steer::attach("near", &SteerOptions { max_vips: 4_096, ..OPTIONS }).unwrap();
+    let receiver = Receiver::on(0);
+    steer.set_socket(0, receiver.rx.fd()).unwrap();
+    let before = Filter::of_vips([ip("2001:db8::1")]);
+    steer.set_filter(&before).unwrap();
+    // For every hash, addresses in which bytes 4 to 7 repeat bytes 0 to 3 share one second bucket.
+    let repeated = |n: u16| {
+        let mixed = n.wrapping_mul(0x9e37);
+        let second = (mixed ^ mixed >> 7).wrapping_mul(0x85eb);
+        IpAddr::from([0x2001, second, 0x2001, second, 0, 0, 0, 1])
+    };
+    let error = steer.set_filter(&Filter::of_vips((0..4_096).map(repeated))).unwrap_err();
+    assert!(matches!(error, SteerError::Attach(AttachError::Map { map: "vips6", .. })), "{error}");
+    assert_eq!(steer.filter(), &before);
+    let verdict = |address| Program::on_near().run(&frame(0, &to(address, 17, b"")), 0).0;
+    assert_eq!((verdict("2001:db8::1"), verdict("2001:0:2001::1")), (REDIRECT, PASS));
 }
