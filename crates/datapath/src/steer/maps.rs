@@ -83,11 +83,6 @@ impl FilterMaps {
         Ok(())
     }
 
-    /// Returns `false` if the last change failed, so that the content of the maps is not known.
-    pub(super) fn is_settled(&self) -> bool {
-        self.is_settled
-    }
-
     /// Writes the addresses to the side `next`. If an address finds no free slot, the side gets
     /// another random hash.
     fn write(&mut self, filter: &Filter, chosen: &mut Chosen, next: usize) -> Result<(), AttachError> {
