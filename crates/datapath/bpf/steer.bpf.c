@@ -18,8 +18,8 @@ struct {
 // loaded.
 const volatile __u32 no_socket_verdict = XDP_PASS;
 
-// Classifies any frame. This function is separate, so that most packets do not save the registers
-// that it needs.
+// Classifies a frame that `is_common` does not recognize. A function saves all registers that it
+// uses, so the registers of this separate function are not saved for most packets.
 static __noinline __u32 whose_frame(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;

@@ -61,7 +61,8 @@ impl Events {
     /// Waits for an event, for at most `millis` milliseconds.
     pub(crate) fn wait(&self, millis: u8) -> Woken {
         let mut events = [EpollEvent::empty(); MOST_EVENTS];
-        // An interrupted wait ends like an event. The thread then runs an iteration in vain.
+        // A wait that a signal interrupts ends like a wait with an event. The next iteration may
+        // then find no packets.
         match self.epoll.wait(&mut events, millis) {
             Ok(0) => Woken::Timeout,
             _ => Woken::Event,
