@@ -18,8 +18,8 @@ struct {
 // loaded.
 const volatile __u32 no_socket_verdict = XDP_PASS;
 
-// Classifies any frame. This function is separate, so that most packets do not save the registers
-// that it needs.
+// Classifies a frame that `is_common` does not recognize. A function saves all registers that it
+// uses, so the registers of this separate function are not saved for most packets.
 static __noinline __u32 whose_frame(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -42,10 +42,13 @@ static __always_inline int steer_frame(struct xdp_md *ctx)
 		if (count != REDIRECTED)
 			return counted(count, XDP_PASS);
 	}
-	verdict = bpf_redirect_map(&xsks, ctx->rx_queue_index, no_socket_verdict);
-	if (verdict != XDP_REDIRECT)
-		return counted(NO_SOCKET, verdict);
-	return counted(REDIRECTED, XDP_REDIRECT);
+	count = REDIRECTED;
+	verdict = bpf_redirect_map(&xsks, ctx->rx_queue_index, 0);
+	if (verdict != XDP_REDIRECT) {
+		count = NO_SOCKET;
+		verdict = no_socket_verdict;
+	}
+	return counted(count, verdict);
 }
 
 SEC("xdp")

@@ -80,12 +80,14 @@ struct side {
 	__u32 buckets_own;
 };
 
-// User space writes only to the side that `index` does not select, and then changes `index`. All
+// User space writes only to the side that `offset` does not select, and then changes `offset`. All
 // parts of the filter therefore change in one step.
-struct {
+struct chosen {
 	struct side sides[2];
-	__u32 index;
+	__u32 offset; // the offset of the side that the program reads, in bytes
 } chosen;
+
+_Static_assert(sizeof(struct side) == 32, "the bit of `offset` that selects a side");
 
 // Each address is in one of two buckets, which its hash determines. An empty slot of a bucket
 // contains an address that no lookup compares with this bucket.
@@ -182,6 +184,18 @@ static __always_inline int counted(__u32 which, int verdict)
 	return verdict;
 }
 
+// Returns the index of the side that the program reads, and writes its address to `side`.
+static __always_inline __u32 choose(const struct side **side)
+{
+	const struct chosen *from = &chosen;
+	__u32 offset;
+
+	barrier_var(from); // otherwise the compiled code loads the address of `chosen` twice
+	offset = from->offset & sizeof(struct side);
+	*side = (const void *)from + offset;
+	return offset / sizeof(struct side);
+}
+
 // Returns the number of the bucket that 32 bits of a hash select.
 static __always_inline __u32 bucket_of(__u32 first, __u32 buckets, __u32 hash)
 {
@@ -225,11 +239,14 @@ static __always_inline int bucket6_has(void *table, __u32 place, const struct ad
 	return 0;
 }
 
+// Each byte of the address affects both halves of the hash. The last four bytes are the high half of
+// `low`, which affects only the high half of a product. The second step therefore combines the two
+// halves before it multiplies again.
 static __always_inline __u64 hash6(const struct side *side, const struct address6 *address)
 {
-	__u64 hash = (address->high ^ side->seed) * side->factor;
+	__u64 hash = (address->low ^ side->seed) * side->factor ^ address->high;
 
-	return ((hash ^ hash >> 32) ^ address->low) * side->factor;
+	return (hash ^ hash >> 32) * side->factor;
 }
 
 static __always_inline int is_vip6(const struct side *side, const struct address6 *address)
@@ -295,8 +312,8 @@ static __always_inline int is_in_prefix(__u32 index, const struct network *net, 
 static __always_inline int is_for_vip(const struct network *net, const struct address *to)
 {
 	struct address6 address;
-	__u32 index = chosen.index & 1;
-	const struct side *side = &chosen.sides[index];
+	const struct side *side;
+	__u32 index = choose(&side);
 
 	__builtin_memcpy(&address, to, sizeof(address));
 	if (net->protocol == bpf_htons(ETH_P_IP) ? is_vip4(side, to->words[3]) : is_vip6(side, &address))
@@ -418,10 +435,11 @@ static __always_inline int is_neighbour_discovery(const struct network *net, bou
 // one is full. `start` contains the four bytes from the EtherType on.
 static __always_inline int is_common(const struct ethhdr *eth, __be32 start, __be32 to)
 {
-	const struct side *side = &chosen.sides[chosen.index & 1];
+	const struct side *side;
 
 	if ((start & COMMON_MASK) != COMMON_START || eth->h_dest[0] & 1)
 		return 0;
+	choose(&side);
 	return bucket4_has(bucket_of(side->first, side->buckets, hash4(side, to) >> 32), to);
 }
 

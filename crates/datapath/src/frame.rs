@@ -47,7 +47,7 @@ impl Descriptor {
         self.addr as usize
     }
 
-    /// Moves the start away from the end by `bytes`.
+    /// Moves the start toward the start of the chunk by `bytes`. The length does not change.
     #[inline]
     pub(crate) const fn move_back(&mut self, bytes: usize) {
         self.addr -= bytes as u64;

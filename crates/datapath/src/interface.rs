@@ -181,10 +181,11 @@ impl Interface {
         self.master.as_ref().is_some_and(|master| matches!(master.kind.as_str(), "bond" | "team"))
     }
 
-    /// Returns the problems with using AF_XDP on this interface, errors first. `chunk` is the size
-    /// of a UMEM frame, in bytes.
+    /// Returns the problems with using AF_XDP on this interface, errors first. `configured` is the
+    /// configured size of a UMEM frame, in bytes.
     #[must_use]
-    pub fn findings(&self, chunk: u32) -> Vec<Finding> {
+    pub fn findings(&self, configured: u32) -> Vec<Finding> {
+        let chunk = frame_size(std::slice::from_ref(self), configured);
         // While an XDP program is attached, the virtio_net driver turns these offloads off.
         let turns_off = self.driver == VIRTIO;
         let mut findings: Vec<Finding> = [
@@ -276,8 +277,26 @@ impl Interface {
         self
     }
 
+    /// Returns the maximum size of an IP packet that the driver stores in a UMEM frame of `chunk`
+    /// bytes, if this size depends on the driver.
+    fn stored_in_kib(&self, chunk: u32) -> Option<u32> {
+        let stored = chunk.saturating_sub(XDP_HEADROOM) / KIB * KIB;
+        KIB_DRIVERS.contains(&self.driver.as_str()).then(|| stored.saturating_sub(LINK_HEADER_BYTES))
+    }
+
     fn too_long(&self, chunk: u32) -> Option<Finding> {
         let (name, mtu, held) = (&self.name, self.mtu_bytes, largest_packet(chunk));
+        if let Some(stored) = self.stored_in_kib(chunk)
+            && mtu > stored
+        {
+            // `chunk` is the largest size of a frame, because a smaller one would not be used.
+            let what = format!("{name} has an MTU of {mtu} bytes, and its driver {}", self.driver);
+            let what = format!("{what} stores packets of up to {stored} bytes in a frame of {chunk} bytes");
+            return Some(
+                Finding::error("mtu-frame", what, "longer packets are lost")
+                    .command(format!("ip link set dev {name} mtu {stored}")),
+            );
+        }
         if mtu <= held {
             return None;
         }
@@ -431,13 +450,12 @@ pub const fn largest_packet(chunk: u32) -> u32 {
 /// Returns the size of the UMEM frames for these interfaces, in bytes. This is `configured`, unless
 /// a driver would lose packets that fit into such frames.
 ///
-/// igb and igc set the size of receive buffers in steps of 1 KiB. Of a frame of 2,048 bytes, they
-/// use 1,024 bytes, and a packet that is longer is lost.
+/// igb and igc set the size of receive buffers in steps of 1 KiB. They use 1,024 bytes of a frame of
+/// 2,048 bytes, and 3,072 bytes of a frame of 4,096 bytes. A packet that is longer is lost.
 #[must_use]
 pub fn frame_size(interfaces: &[Interface], configured: u32) -> u32 {
     let is_too_small = |interface: &Interface| {
-        let used = configured.saturating_sub(XDP_HEADROOM) / KIB * KIB;
-        KIB_DRIVERS.contains(&interface.driver.as_str()) && interface.mtu_bytes + LINK_HEADER_BYTES > used
+        interface.stored_in_kib(configured).is_some_and(|stored| interface.mtu_bytes > stored)
     };
     if interfaces.iter().any(is_too_small) { LARGEST_CHUNK } else { configured }
 }

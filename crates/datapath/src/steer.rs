@@ -32,6 +32,7 @@ pub use self::reserved::ReservedPorts;
 pub use self::several::Steers;
 pub use self::tunnel_endpoints::TunnelEndpoints;
 
+use self::filter::HeldFilter;
 use self::maps::FilterMaps;
 use self::tables::OWN_BUCKETS;
 use self::tunnel_endpoints::EndpointMaps;
@@ -128,8 +129,7 @@ pub struct Steer {
     /// The values that the counters had when this process took over the program.
     earlier_counts: SteerCounts,
     ends: EndpointMaps,
-    /// The filter that the maps contain.
-    filter: Filter,
+    filter: HeldFilter,
     max_vips: u32,
     /// Duplicates of the map descriptors, for a handover to another process. The list is empty for
     /// the ingress program.
@@ -192,7 +192,7 @@ impl Steer {
         descriptors: Vec<OwnedFd>,
     ) -> Self {
         let Maps { filter: maps, counts, ends } = maps;
-        let filter = Filter::default();
+        let filter = HeldFilter::default();
         let earlier_counts = SteerCounts::default();
         Self { attachment, maps, handover, counts, earlier_counts, ends, filter, max_vips, descriptors }
     }
@@ -255,7 +255,7 @@ impl Steer {
     /// Returns the current filter.
     #[must_use]
     pub const fn filter(&self) -> &Filter {
-        &self.filter
+        self.filter.get()
     }
 
     /// Replaces the filter in one step. Packets to an address that is in both the old and the new
@@ -283,7 +283,7 @@ impl Steer {
     /// # Errors
     /// The errors are the same as for [`Self::set_filter`].
     pub fn narrow_to(&mut self, next: &Filter) -> Result<Changed, SteerError> {
-        self.exchange(&self.filter.narrowed_to(next))
+        self.exchange(&self.filter.get().narrowed_to(next))
     }
 
     /// Sets the tunnel endpoints of this machine. Packet threads receive tunneled packets from
@@ -324,13 +324,7 @@ impl Steer {
     }
 
     fn exchange(&mut self, wanted: &Filter) -> Result<Changed, SteerError> {
-        if *wanted == self.filter && self.maps.is_settled() {
-            return Ok(Changed::default());
-        }
-        let changed = self.filter.changes_to(wanted);
-        self.maps.set(wanted)?;
-        self.filter.clone_from(wanted);
-        Ok(changed)
+        self.filter.change(wanted, |filter| self.maps.set(filter))
     }
 }
 
@@ -363,7 +357,7 @@ impl fmt::Debug for Steer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Steer")
             .field("mode", &self.mode())
-            .field("filter", &self.filter)
+            .field("filter", self.filter.get())
             .finish_non_exhaustive()
     }
 }

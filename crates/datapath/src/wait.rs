@@ -77,7 +77,8 @@ impl Events {
             // Takes the event of the waker.
             millis = 0;
         }
-        // An interrupted wait ends like an event. The thread then runs an iteration in vain.
+        // A wait that a signal interrupts ends like a wait with an event. The next iteration may
+        // then find no packets.
         match self.epoll.wait(&mut events, millis) {
             Ok(0) if !is_event => Woken::Timeout,
             _ => Woken::Event,

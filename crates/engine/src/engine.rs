@@ -445,7 +445,8 @@ impl<D: Device> Port<D> {
     ) -> usize {
         let Some(Outcome { interface, .. }) = outcomes.first() else { return 0 };
         let mut bytes = 0;
-        // The outcomes end first, so that no frame behind the run is taken.
+        // `zip` takes the outcome before the frame. At the end of the run, it therefore takes no
+        // frame that follows the run.
         let mut run = outcomes.iter().zip(frames).map(|(outcome, received)| {
             bytes += (outcome.end - outcome.start) as u64;
             (received.frame, outcome.start..outcome.end)

@@ -19,6 +19,47 @@ pub struct Filter {
     pub(super) own: BTreeSet<IpAddr>,
 }
 
+/// The filter that the maps of a program contain.
+#[derive(Debug, Default)]
+pub(super) struct HeldFilter {
+    filter: Filter,
+    /// `false` if a change failed, so that the maps may contain another filter.
+    is_known: bool,
+}
+
+impl HeldFilter {
+    /// Creates the value for maps that another process has written.
+    pub(super) fn handed(filter: Filter) -> Self {
+        Self { filter, is_known: false }
+    }
+
+    /// Returns the filter of the last successful change.
+    pub(super) const fn get(&self) -> &Filter {
+        &self.filter
+    }
+
+    /// Changes the filter to `wanted`. `write` writes a filter to the maps, and is not called if the
+    /// maps are known to contain the filter.
+    ///
+    /// # Errors
+    /// Returns the error of `write`. In this case, the next change calls `write` for any filter.
+    pub(super) fn change<E>(
+        &mut self,
+        wanted: &Filter,
+        write: impl FnOnce(&Filter) -> Result<(), E>,
+    ) -> Result<Changed, E> {
+        if self.is_known && *wanted == self.filter {
+            return Ok(Changed::default());
+        }
+        self.is_known = false;
+        write(wanted)?;
+        let changed = self.filter.changes_to(wanted);
+        self.filter.clone_from(wanted);
+        self.is_known = true;
+        Ok(changed)
+    }
+}
+
 impl Filter {
     /// Creates a filter from VIP addresses, VIP prefixes and the addresses of this machine.
     pub fn new(

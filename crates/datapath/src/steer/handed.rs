@@ -12,6 +12,7 @@ use aya::maps::{Map, MapData, MapError};
 use forwarder::Prefix;
 use serde::{Deserialize, Serialize};
 
+use super::filter::HeldFilter;
 use super::maps::{FilterMaps, NAMES};
 use super::tunnel_endpoints::EndpointMaps;
 use super::{Filter, Handover, Maps, Steer, SteerError};
@@ -60,15 +61,15 @@ impl Steer {
         let entries = |held: &BTreeMap<Prefix, u32>| {
             held.iter().map(|(prefix, value)| (prefix.address(), prefix.length(), *value)).collect()
         };
-        let prefixes = self.filter.prefixes.iter();
+        let filter = self.filter.get();
         let facts = SteerFacts {
             interface: interface.to_owned(),
             program: self.attachment.program,
             generic: self.attachment.mode == AttachMode::Generic,
             max_vips: self.max_vips,
-            vips: self.filter.vips.iter().copied().collect(),
-            own: self.filter.own.iter().copied().collect(),
-            prefixes: prefixes.map(|prefix| (prefix.address(), prefix.length())).collect(),
+            vips: filter.vips.iter().copied().collect(),
+            own: filter.own.iter().copied().collect(),
+            prefixes: filter.prefixes.iter().map(|prefix| (prefix.address(), prefix.length())).collect(),
             ends: entries(&self.ends.ends.held),
             sources: entries(&self.ends.sources.held),
         };
@@ -97,7 +98,7 @@ impl Steer {
         ends.sources.held = held(&facts.sources);
         let maps = Maps { filter, counts, ends };
         let mut steer = Self::new(attachment, maps, handover, facts.max_vips, own);
-        steer.filter = facts.filter();
+        steer.filter = HeldFilter::handed(facts.filter());
         Ok(steer)
     }
 }
@@ -148,4 +149,4 @@ const MAPS: [&str; 10] = {
 
 /// The version of the program and its maps. The version is incremented when the interpretation of
 /// the maps changes. A process refuses a takeover if the versions differ.
-pub const MAPS_VERSION: u32 = 2;
+pub const MAPS_VERSION: u32 = 3;

@@ -65,14 +65,13 @@ impl FilterMaps {
             self.settle()?;
         }
         let mut chosen = self.chosen.get(&0, 0).map_err(in_map(CHOSEN))?;
-        let next = 1 - chosen.index.min(1);
+        let next = 1 - chosen.index();
         self.write(filter, &mut chosen, next as usize)?;
         self.prefixes.set(next, table.as_ref(), 0).map_err(in_map("prefixes"))?;
-        // Release: a program that reads the new index also reads the new content of this side.
+        // Release: a program that reads the new offset also reads the new content of this side.
         fence(Ordering::Release);
         self.is_settled = false;
-        chosen.index = next;
-        self.chosen.set(0, chosen, 0).map_err(in_map(CHOSEN))?;
+        self.chosen.set(0, chosen.switched(), 0).map_err(in_map(CHOSEN))?;
         Ok(self.settle()?)
     }
 
@@ -84,33 +83,29 @@ impl FilterMaps {
         Ok(())
     }
 
-    /// Returns `false` if the last change failed, so that the content of the maps is not known.
-    pub(super) fn is_settled(&self) -> bool {
-        self.is_settled
-    }
-
     /// Writes the addresses to the side `next`. If an address finds no free slot, the side gets
     /// another random hash.
     fn write(&mut self, filter: &Filter, chosen: &mut Chosen, next: usize) -> Result<(), AttachError> {
-        let full =
-            |map| AttachError::Map { map, source: MapError::IoError(io::ErrorKind::StorageFull.into()) };
         let side = chosen.sides.get_mut(next).ok_or(AttachError::Part(CHOSEN))?;
         let before = *side;
+        let mut full = "";
         for _ in 0..MAX_HASHES {
-            if self.vips4.write(next, side, filter.vips.iter().filter_map(key4))
-                && self.vips6.write(next, side, filter.vips.iter().filter(|vip| vip.is_ipv6()).map(key6))
-                && self.own.write(next, side, filter.own.iter().map(key6))
-            {
-                if *side == before {
-                    return Ok(());
+            let vips6 = filter.vips.iter().filter(|vip| vip.is_ipv6()).map(key6);
+            let written = (self.vips4.write(next, side, filter.vips.iter().filter_map(key4)))
+                .and_then(|()| self.vips6.write(next, side, vips6))
+                .and_then(|()| self.own.write(next, side, filter.own.iter().map(key6)));
+            match written {
+                Ok(()) if *side == before => return Ok(()),
+                Ok(()) => {
+                    // The program must not read the new offset before the new hash.
+                    self.chosen.set(0, *chosen, 0).map_err(in_map(CHOSEN))?;
+                    return self.settle();
                 }
-                // The program must not read the new index before the new hash.
-                self.chosen.set(0, *chosen, 0).map_err(in_map(CHOSEN))?;
-                return self.settle();
+                Err(map) => full = map,
             }
             *side = side.reseeded();
         }
-        Err(full("vips4"))
+        Err(AttachError::Map { map: full, source: MapError::IoError(io::ErrorKind::StorageFull.into()) })
     }
 }
 
@@ -140,6 +135,7 @@ const CHOSEN: &str = ".bss";
 /// An empty bucket contains an address that belongs to other buckets, so there must be other
 /// buckets.
 const LEAST_BUCKETS: u32 = 64;
-/// The maximum number of random hashes that are tried. A hash fails with a probability far below
-/// 1 %.
+/// The maximum number of random hashes that are tried. For addresses that follow a pattern, such as
+/// consecutive addresses, a hash fails with a probability below 1 %. For other addresses, the
+/// probability is far smaller.
 const MAX_HASHES: usize = 64;

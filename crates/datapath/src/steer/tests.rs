@@ -48,3 +48,28 @@ fn filter_has_own_addresses_only_inside_prefixes() {
     let changed = Filter::of_vips([ip("192.0.2.9")]).changes_to(&filter);
     assert_eq!(changed, Changed { added: 4, removed: 1 });
 }
+
+#[test]
+fn held_filter_is_written_again_after_a_failed_change() {
+    let [first, second] = ["192.0.2.1", "192.0.2.2"].map(|vip| Filter::of_vips([ip(vip)]));
+    let mut held = HeldFilter::default();
+    let both = Changed { added: 1, removed: 1 };
+    let mut writes = 0;
+    let mut change = |to: &Filter, result: Result<(), ()>| {
+        let changed = held.change(to, |_| {
+            writes += 1;
+            result
+        });
+        (changed, writes)
+    };
+    assert_eq!(change(&first, Ok(())), (Ok(Changed { added: 1, removed: 0 }), 1));
+    assert_eq!(change(&first, Ok(())), (Ok(Changed::default()), 1), "the maps contain the filter");
+    assert_eq!(change(&second, Err(())), (Err(()), 2));
+    // The maps may contain either of the two filters.
+    assert_eq!(change(&first, Ok(())), (Ok(Changed::default()), 3));
+    assert_eq!(change(&first, Ok(())), (Ok(Changed::default()), 3));
+    assert_eq!(change(&second, Err(())), (Err(()), 4));
+    assert_eq!(change(&second, Ok(())), (Ok(both), 5));
+    let mut handed = HeldFilter::handed(first.clone());
+    assert_eq!(handed.change(&first, |_| Err(())), Err(()), "the first change writes the maps");
+}

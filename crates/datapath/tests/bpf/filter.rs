@@ -2,8 +2,9 @@
 //! interruption.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
+use datapath::AttachError;
 use datapath::steer::{Changed, Filter, Steer, SteerCounts, SteerError, SteerOptions};
 use forwarder::Prefix;
 use proptest::prelude::*;
@@ -258,4 +259,55 @@ fn filter_full_set_is_replaced_in_one_call() {
         assert_eq!(verdict(ip(nobody)), PASS, "empty slots match no address");
     }
     assert_eq!(steer.set_filter(&Filter::default()).unwrap(), Changed { removed: all, ..Changed::default() });
+}
+
+/// Returns a number without a pattern that differs for each `n`. Each step is reversible.
+fn irregular(n: u32) -> u32 {
+    let n = n.wrapping_mul(0x9e37_79b9);
+    let n = (n ^ n >> 15).wrapping_mul(0x85eb_ca6b);
+    n ^ n >> 13
+}
+
+#[test]
+fn filter_full_set_in_one_network_is_found() {
+    bed::enter();
+    let mut steer = Steer::attach("near", &SteerOptions { max_vips: 4_096, ..OPTIONS }).unwrap();
+    let receiver = Receiver::on(0);
+    steer.set_socket(0, receiver.rx.fd()).unwrap();
+    let program = Program::on_near();
+    // All addresses have the same first 12 bytes.
+    let last = |n: u32| Ipv6Addr::from(0x2001_0db8_u128 << 96 | u128::from(irregular(n)));
+    let vips = |set: u32| (0..4_096).map(move |n| IpAddr::V6(last(set * 8_192 + n)));
+    let own = |set: u32| (4_096..5_120).map(move |n| IpAddr::V6(last(set * 8_192 + n)));
+    let filter = |set: u32| Filter::new(vips(set), [prefix("2001:db8::", 96)], own(set));
+    let verdict = |address: IpAddr| program.run(&frame(0, &to(&address.to_string(), 17, b"")), 0).0;
+    for set in [0, 1] {
+        steer.set_filter(&filter(set)).unwrap();
+        assert!(vips(set).all(|vip| verdict(vip) == REDIRECT), "all VIPs of set {set} are found");
+        assert!(own(set).all(|address| verdict(address) == PASS), "all addresses of the machine are found");
+    }
+    assert!(own(0).all(|address| verdict(address) == REDIRECT), "the previous set is gone");
+    let vips_alone = |set| Filter::of_vips(vips(set));
+    steer.set_filter(&vips_alone(0)).unwrap();
+    assert!(vips(0).all(|vip| verdict(vip) == REDIRECT) && vips(1).all(|vip| verdict(vip) == PASS));
+}
+
+#[test]
+fn filter_without_room_names_its_table_and_changes_nothing() {
+    bed::enter();
+    let mut steer = Steer::attach("near", &SteerOptions { max_vips: 4_096, ..OPTIONS }).unwrap();
+    let receiver = Receiver::on(0);
+    steer.set_socket(0, receiver.rx.fd()).unwrap();
+    let before = Filter::of_vips([ip("2001:db8::1")]);
+    steer.set_filter(&before).unwrap();
+    // For every hash, addresses in which bytes 4 to 7 repeat bytes 0 to 3 share one second bucket.
+    let repeated = |n: u32| {
+        let first = u128::from(irregular(n));
+        IpAddr::V6((first << 96 | first << 64 | 1).into())
+    };
+    let error = steer.set_filter(&Filter::of_vips((0..4_096).map(repeated))).unwrap_err();
+    assert!(matches!(error, SteerError::Attach(AttachError::Map { map: "vips6", .. })), "{error}");
+    assert_eq!(steer.filter(), &before);
+    let verdict = |address| Program::on_near().run(&frame(0, &to(address, 17, b"")), 0).0;
+    assert_eq!((verdict("2001:db8::1"), verdict("2001:db8:2001:db8::1")), (REDIRECT, PASS));
 }

@@ -141,7 +141,7 @@ fn steer_redirects_allowed_tunnels_and_errors_only() {
         for (row, packet) in rows.iter().enumerate() {
             for tags in 0..=2 {
                 let (before, frame) = (steer.counts().unwrap(), frame(tags, packet));
-                // The program reserves no headroom here, so the frame is unchanged.
+                // The program does not change frames.
                 assert_eq!(program.run(&frame, 0), (verdict, frame.clone()), "row {row}, {tags} tags");
                 let without_a_kernel = takes(&frame, &Filter::default(), &ends());
                 assert_eq!(without_a_kernel, verdict == REDIRECT, "row {row}, {tags} tags");
