@@ -4,8 +4,9 @@
 //! EDNS, so a response is at most 512 bytes long. A lost query is not repeated before the next
 //! attempt.
 //!
-//! With `probe_mtu`, a second query is padded to a packet of full size. Any response to it passes:
-//! a server that limits the length of queries reports an error, but has received the packet.
+//! With `probe_mtu`, a second query is padded to a packet of full size. The check accepts any
+//! response to this query: a server that limits the length of queries reports an error, but has
+//! received the packet.
 //!
 //! A compression pointer must point strictly backward, so a response cannot cause an endless loop.
 //!
@@ -89,8 +90,8 @@ pub(super) fn query(id: [u8; 2], name: &str, record: DnsRecord) -> Option<Vec<u8
 /// Returns the result of a response. Returns `None` if the response does not match the query,
 /// because the matching response may still arrive.
 pub(super) fn judge(answer: &[u8], query: &[u8]) -> Option<Result<(), Failure>> {
-    //= RFC 5452 §9.1
-    //# A resolver implementation MUST match responses to all of the following attributes of the query
+    // = RFC 5452 §9.1
+    // # A resolver implementation MUST match responses to all of the following attributes of the query
     if answer.get(..2)? != query.get(..2)? {
         return None;
     }
@@ -164,9 +165,9 @@ fn end_of_name(message: &[u8], start: usize) -> Option<usize> {
             }
             high @ 0xc0.. => {
                 let target = usize::from(high & 0x3f) << 8 | usize::from(*message.get(at + 1)?);
-                //= RFC 1035 §4.1.4
-                //# an entire domain name or a list of labels at the end of a domain name is replaced with a pointer to a
-                //# prior occurance of the same name
+                // = RFC 1035 §4.1.4
+                // # an entire domain name or a list of labels at the end of a domain name is replaced with a pointer to a
+                // # prior occurance of the same name
                 jumps += 1;
                 if target < HEADER_BYTES || target >= from || jumps > MAX_JUMPS {
                     return None;
@@ -198,7 +199,7 @@ const TYPE_OPT: u16 = 41;
 /// The recommended limit of responses over UDP (RFC 9715 §3).
 const RESPONSE_BYTES: u16 = 1_232;
 const PADDING_OPTION: u16 = 12;
-/// The length of the code and the length of an option.
+/// The number of bytes in the code and length fields of an option.
 const PADDING_HEADER: u16 = 4;
 /// The length of the OPT record with an empty padding option.
 const OPT_BYTES: usize = 15;
