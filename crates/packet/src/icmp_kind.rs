@@ -44,8 +44,8 @@ impl IcmpErrorKind {
                 Some(Self::TooBig { mtu: u32::from(u16::from_be_bytes([c, d])) })
             }
             (Family::V4, 3) | (Family::V6, 1) => Some(Self::Unreachable { code }),
-            //= RFC 4443 §3.2
-            //# Code           Set to 0 (zero) by the originator and ignored by the receiver
+            // = RFC 4443 §3.2
+            // # Code           Set to 0 (zero) by the originator and ignored by the receiver
             (Family::V6, 2) => Some(Self::TooBig { mtu: u32::from_be_bytes([a, b, c, d]) }),
             (Family::V4, 11) | (Family::V6, 3) => Some(Self::TimeExceeded { code }),
             (Family::V4, 12) => Some(Self::ParameterProblem { code, pointer: u32::from(a) }),
@@ -61,7 +61,8 @@ impl IcmpErrorKind {
     pub(crate) fn header(self, family: Family) -> Option<[u8; 8]> {
         let message = |kind, code, [a, b, c, d]: [u8; 4]| Some([kind, code, 0, 0, a, b, c, d]);
         match (family, self) {
-            // Code 4 (fragmentation needed) carries an MTU, so only `TooBig` may write it.
+            // Code 4 (fragmentation needed) contains an MTU, so only the variant `TooBig` writes
+            // this code.
             (Family::V4, Self::Unreachable { code: FRAGMENTATION_NEEDED }) => None,
             (Family::V4, Self::Unreachable { code }) => message(3, code, [0; 4]),
             (Family::V4, Self::TooBig { mtu }) => {

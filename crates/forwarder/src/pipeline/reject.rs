@@ -20,8 +20,7 @@ use super::state::Batch;
 use crate::{DropReason, Flow, Packet, Rejection, Snapshot, Verdict};
 
 impl Core {
-    /// Counts a dropped packet, or replies to it if its VIP rejects packets that are dropped for
-    /// this reason.
+    /// Counts a dropped packet, or sends a reply if the VIP rejects packets with this drop reason.
     #[inline]
     pub(super) fn drop_or_reject(
         &mut self,
@@ -120,8 +119,8 @@ fn icmp_error(rejection: Rejection, frame: &[u8], parsed: &Parsed) -> Option<Icm
 }
 
 fn unrecognized(frame: &[u8], parsed: &Parsed) -> IcmpErrorKind {
-    //= RFC 4443 §3.4
-    //# 1 - unrecognized Next Header type encountered
+    // = RFC 4443 §3.4
+    // # 1 - unrecognized Next Header type encountered
     IcmpErrorKind::ParameterProblem { code: 1, pointer: next_header_at(frame, parsed) }
 }
 
