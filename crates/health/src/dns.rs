@@ -90,8 +90,8 @@ pub(super) fn query(id: [u8; 2], name: &str, record: DnsRecord) -> Option<Vec<u8
 /// Returns the result of a response. Returns `None` if the response does not match the query,
 /// because the matching response may still arrive.
 pub(super) fn judge(answer: &[u8], query: &[u8]) -> Option<Result<(), Failure>> {
-    // = RFC 5452 §9.1
-    // # A resolver implementation MUST match responses to all of the following attributes of the query
+    //= RFC 5452 §9.1
+    //# A resolver implementation MUST match responses to all of the following attributes of the query
     if answer.get(..2)? != query.get(..2)? {
         return None;
     }
@@ -165,9 +165,9 @@ fn end_of_name(message: &[u8], start: usize) -> Option<usize> {
             }
             high @ 0xc0.. => {
                 let target = usize::from(high & 0x3f) << 8 | usize::from(*message.get(at + 1)?);
-                // = RFC 1035 §4.1.4
-                // # an entire domain name or a list of labels at the end of a domain name is replaced with a pointer to a
-                // # prior occurance of the same name
+                //= RFC 1035 §4.1.4
+                //# an entire domain name or a list of labels at the end of a domain name is replaced with a pointer to a
+                //# prior occurance of the same name
                 jumps += 1;
                 if target < HEADER_BYTES || target >= from || jumps > MAX_JUMPS {
                     return None;

@@ -118,8 +118,8 @@ pub fn checksum(bytes: &[u8]) -> u16 {
 #[inline]
 #[must_use]
 pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
-    // = RFC 1624 §3
-    // # HC' = ~(~HC + ~m + m')
+    //= RFC 1624 §3
+    //# HC' = ~(~HC + ~m + m')
     Sum::new().add_word(!checksum).add_word(!old).add_word(new).finish()
 }
 

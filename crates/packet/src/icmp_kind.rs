@@ -44,8 +44,8 @@ impl IcmpErrorKind {
                 Some(Self::TooBig { mtu: u32::from(u16::from_be_bytes([c, d])) })
             }
             (Family::V4, 3) | (Family::V6, 1) => Some(Self::Unreachable { code }),
-            // = RFC 4443 §3.2
-            // # Code           Set to 0 (zero) by the originator and ignored by the receiver
+            //= RFC 4443 §3.2
+            //# Code           Set to 0 (zero) by the originator and ignored by the receiver
             (Family::V6, 2) => Some(Self::TooBig { mtu: u32::from_be_bytes([a, b, c, d]) }),
             (Family::V4, 11) | (Family::V6, 3) => Some(Self::TimeExceeded { code }),
             (Family::V4, 12) => Some(Self::ParameterProblem { code, pointer: u32::from(a) }),

@@ -32,9 +32,9 @@ pub const fn is_martian(family: Family, source: [u64; 2]) -> bool {
 #[inline(always)]
 #[must_use]
 pub const fn is_unroutable(family: Family, source: [u64; 2]) -> bool {
-    // = RFC 4291 §2.5.6
-    // # Routers must not forward any packets with Link-Local source or destination addresses to
-    // # other links.
+    //= RFC 4291 §2.5.6
+    //# Routers must not forward any packets with Link-Local source or destination addresses to
+    //# other links.
     match family {
         Family::V4 => is_martian_v4(unmapped(source)),
         Family::V6 => is_martian_v6(source) || is_link_local(source),
@@ -44,9 +44,9 @@ pub const fn is_unroutable(family: Family, source: [u64; 2]) -> bool {
 /// Returns `true` if the source of an IPv4 packet is martian. The address is a 32-bit number.
 #[inline(always)]
 pub(crate) const fn is_martian_v4(source: u32) -> bool {
-    // = RFC 1812 §5.3.7
-    // # A router SHOULD NOT forward any packet that has an invalid IP source address or a
-    // # source address on network 0.
+    //= RFC 1812 §5.3.7
+    //# A router SHOULD NOT forward any packet that has an invalid IP source address or a
+    //# source address on network 0.
     // One comparison covers network 0 and the networks from 224, which include the limited
     // broadcast address.
     source.wrapping_sub(1 << 24) >= 223 << 24 || source >> 24 == 127

@@ -61,11 +61,11 @@ fn reset(segment: &[u8]) -> Option<[u8; TCP_HEADER]> {
     if flags & RST != 0 {
         return None;
     }
-    // = RFC 9293 §3.10.7.1
-    // # If the ACK bit is off, sequence number zero is used,
-    // # <SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>
-    // # If the ACK bit is on,
-    // # <SEQ=SEG.ACK><CTL=RST>
+    //= RFC 9293 §3.10.7.1
+    //# If the ACK bit is off, sequence number zero is used,
+    //# <SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>
+    //# If the ACK bit is on,
+    //# <SEQ=SEG.ACK><CTL=RST>
     if flags & protocol::TCP_ACK != 0 {
         return Some([d0, d1, s0, s1, a0, a1, a2, a3, 0, 0, 0, 0, 5 << 4, RST, 0, 0, 0, 0, 0, 0]);
     }

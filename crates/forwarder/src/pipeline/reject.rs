@@ -119,8 +119,8 @@ fn icmp_error(rejection: Rejection, frame: &[u8], parsed: &Parsed) -> Option<Icm
 }
 
 fn unrecognized(frame: &[u8], parsed: &Parsed) -> IcmpErrorKind {
-    // = RFC 4443 §3.4
-    // # 1 - unrecognized Next Header type encountered
+    //= RFC 4443 §3.4
+    //# 1 - unrecognized Next Header type encountered
     IcmpErrorKind::ParameterProblem { code: 1, pointer: next_header_at(frame, parsed) }
 }
 
