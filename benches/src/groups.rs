@@ -6,7 +6,7 @@ use forwarder::{Binding, Prefix, PrefixGroup, Snapshot, Suffix, VipAddress};
 
 use crate::parts;
 
-/// The exact VIP of the IPv6 frames.
+/// The exact VIP to which the IPv6 frames are addressed.
 pub const VIP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 0x10);
 
 /// Returns a snapshot like [`crate::snapshot`], but with an IPv6 VIP.

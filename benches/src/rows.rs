@@ -245,7 +245,7 @@ const ESTABLISHED: u32 = 500_000;
 /// The number of flows that [`Row::fill`] inserts per iteration. This number is a multiple of the
 /// batch size.
 const WAVE: u32 = 262_144;
-/// The number of iterations of [`Row::fill`]. Together, the iterations fill the default connection
+/// The number of [`Row::fill`] iterations. Together, the iterations fill the default connection
 /// table before its first entries expire after ten seconds.
 const WAVES: u32 = 4;
 const GRE: Headers = Headers::of(Encapsulation::Gre);

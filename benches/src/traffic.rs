@@ -14,7 +14,7 @@ pub enum Traffic {
     Datagrams(u32),
     /// SYN packets. Each packet opens a new flow.
     SynFlood,
-    /// Packets of established flows, mixed with flood packets. The values are the number of flows,
+    /// Packets of established flows, mixed with flood packets. The fields are the number of flows,
     /// the kind of flood, and the number of flood packets per packet of an established flow.
     Beside(u32, Flood, u32),
     /// Flood packets that arrive after this number of flows was established.
@@ -102,7 +102,7 @@ impl Traffic {
             Self::Flows(flows) => Next::Tcp(scaled(*state, flows), ACK),
             Self::Datagrams(flows) => Next::Udp(scaled(*state, flows)),
             Self::SynFlood => Next::Tcp(*state & 0x00ff_ffff, SYN),
-            // With a ratio of 1, the lowest bit of the state decides, which alternates.
+            // With a ratio of 1, the lowest bit of the state decides. This bit alternates.
             Self::Beside(flows, _, ratio) if state.is_multiple_of(ratio + 1) => {
                 Next::Tcp(scaled(*state, flows), ACK)
             }

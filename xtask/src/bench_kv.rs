@@ -56,7 +56,7 @@ struct Mix {
     ways: &'static [Way],
 }
 
-/// The durations of the phases of one measurement.
+/// The durations of the measurement phases.
 #[derive(Clone, Copy)]
 struct Lengths {
     /// The time before counting begins. During this time the cache is filled, and entries from the

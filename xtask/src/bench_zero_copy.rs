@@ -1,11 +1,11 @@
 //! Implements `bench zero-copy`, which counts the instructions per packet of the whole machine:
 //! driver, kernel, XDP programs and user space.
 //!
-//! No build machine needs a NIC for it. QEMU emulates a machine with one processor and a NIC whose
+//! The benchmark needs no physical NIC. QEMU emulates a machine with one processor and a NIC whose
 //! driver supports zero-copy, and counts the executed instructions. The counts do not depend on the
-//! host, and repeated measurements differ by about 1 %. They contain no cache misses and no cost of
-//! device registers, so they are not times. Each forwarder gets bursts of frames. The first burst
-//! establishes the flows, and the result is the smallest of the other counts.
+//! host, and repeated measurements differ by about 1 %. The counts contain no cache misses and no
+//! cost of device registers, so they are not times. Each forwarder gets bursts of frames. The first
+//! burst establishes the flows, and the result is the smallest of the other counts.
 //!
 //! The results are a table and, if all devices are measured, `benches/results/figure-zero-copy.csv`
 //! with its plot.
@@ -36,7 +36,7 @@ use traffic::Traffic;
 use vm::{Nic, Vm};
 
 /// Measures with the given balancer binary or with a fresh build. Each name selects a device, a
-/// kind of traffic or a NIC. Katran is measured if `katran` is a checkout of it.
+/// kind of traffic or a NIC. Katran is measured if `katran` is the path of a Katran checkout.
 pub(crate) fn run(names: &[String], binary: Option<&Path>, katran: Option<&Path>) -> Result<()> {
     let mut chosen = Chosen::parse(names)?;
     if katran.is_none() && chosen.devices.contains(&Device::Katran) {
@@ -109,7 +109,9 @@ impl Chosen {
             known.into_iter().map(|names| names.into_iter().map(word).collect()).collect();
         if let Some(name) = names.iter().find(|name| !known.iter().flatten().any(|known| known == *name)) {
             let [devices, traffic, nics] = [0, 1, 2].map(|n| known[n].join(", "));
-            bail!("zero-copy knows no {name:?} (devices: {devices}; traffic: {traffic}; NICs: {nics})");
+            bail!(
+                "unknown device, traffic or NIC {name:?} (devices: {devices}; traffic: {traffic}; NICs: {nics})"
+            );
         }
         Ok(Self {
             devices: named(&Device::ALL, names, Device::name),
@@ -124,7 +126,7 @@ fn word(name: &str) -> String {
     name.to_lowercase().replace(' ', "-")
 }
 
-/// Measures one device with each of these kinds of traffic. Boots the VM if there is none.
+/// Measures one device with each of the given kinds of traffic. Boots the VM if there is none.
 fn measure(
     vm: &mut Option<Vm>,
     nic: Nic,
@@ -255,7 +257,7 @@ const BALANCER: &str = "/usr/bin/sluicegate";
 const SWAP: &str = "/measure/swap";
 /// The number of bursts whose counts are compared.
 const BURSTS: usize = 3;
-/// A pause between bursts, after which each flow gets a new time of its last packet.
+/// A pause between bursts. After the pause, each packet updates the time of its flow.
 const PAUSE: &str = "sleep 0.3";
 const IDLE: Duration = Duration::from_millis(300);
 

@@ -81,7 +81,6 @@ impl Metadata {
         metadata(&["--no-deps"]).map(Self)
     }
 
-    /// Returns the cargo target directory.
     pub(crate) fn target_directory(&self) -> Result<PathBuf> {
         Ok(self.0["target_directory"].as_str().context("cargo metadata has no target_directory")?.into())
     }

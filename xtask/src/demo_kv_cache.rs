@@ -42,7 +42,7 @@ pub(crate) struct WritesAround {
     /// The longest time in milliseconds from the response to a write until a read through the
     /// balancer returned the new value.
     pub(crate) seen_after_ms: f64,
-    /// Reads that still returned the previous value. The staleness bound allows such reads.
+    /// Reads that still returned the previous value. The staleness limit allows such reads.
     pub(crate) old: u64,
     /// Reads that returned the previous value after the lease and a round trip had passed.
     pub(crate) too_old: u64,
@@ -150,7 +150,7 @@ fn gets(server: &QueryClient) -> Result<u64> {
     let count = said.lines().find_map(|line| line.strip_prefix("STAT cmd_get "));
     count
         .and_then(|count| count.parse().ok())
-        .with_context(|| format!("no cmd_get in the statistics: {said}"))
+        .with_context(|| format!("the statistics contain no cmd_get: {said}"))
 }
 
 impl CacheFigures {

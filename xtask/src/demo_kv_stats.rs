@@ -57,7 +57,7 @@ pub(crate) struct Death {
     /// The time in seconds from the kill until the first response for one of these keys.
     pub(crate) seconds: f64,
     /// Among the keys of the killed server, the number that first caused a miss on the next server.
-    /// All keys of the killed server should cause such a miss.
+    /// Each key of the killed server should cause such a miss.
     pub(crate) missed: usize,
     /// The number of keys of the killed server that were stored again and read back.
     pub(crate) stored: usize,

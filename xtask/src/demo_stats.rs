@@ -77,7 +77,7 @@ pub(crate) struct Counts {
     pub(crate) taken_off: u64,
 }
 
-/// The results of a burst of small packets.
+/// The results of one burst of small packets.
 #[derive(Debug, Default)]
 pub(crate) struct Blast {
     pub(crate) seconds: f64,
@@ -94,7 +94,6 @@ impl Counts {
             && self.sent == self.taken_off + self.lost_on_links
     }
 
-    /// Returns the counts since `before`.
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             redirected: self.redirected - before.redirected,

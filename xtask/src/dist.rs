@@ -49,8 +49,8 @@ pub(crate) fn build_in(
 }
 
 /// Returns the flags of the Rust compiler, which select static linking and remap path prefixes, so
-/// that builds in two folders produce the same bytes. If several prefixes match, the compiler uses
-/// the last prefix.
+/// builds in two folders produce the same bytes. If several prefixes match, the compiler uses the
+/// last prefix.
 fn flags(checkout: &Path, target: &Path) -> Vec<String> {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo"))).unwrap_or_default();

@@ -10,7 +10,7 @@ use testbed::WRITE_DOCS;
 use crate::build::cargo_lane;
 use crate::cargo::{self, cargo};
 
-/// Runs all checks so that they write the pages.
+/// Runs all checks in the mode in which they write the pages.
 pub(crate) fn run() -> Result<()> {
     let mut tests = cargo_lane("test");
     cargo::run(

@@ -114,8 +114,8 @@ impl Peer for Ours {
     }
 }
 
-/// DPDK's testpmd over AF_XDP, which swaps MAC addresses without any lookup. Its rate is therefore
-/// an upper limit for AF_XDP forwarders.
+/// DPDK's testpmd over AF_XDP, which swaps MAC addresses without any lookup. The rate of this
+/// forwarder is therefore an upper limit for AF_XDP forwarders.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Testpmd;
 

@@ -17,7 +17,7 @@ use crate::dist::TARGET;
 use crate::setup;
 use crate::steps::Steps;
 
-/// Runs one target, or all targets, for `seconds` each.
+/// Runs one target or all targets, each for `seconds`.
 pub(crate) fn run(target: Option<&str>, seconds: u32) -> Result<()> {
     setup::ensure(setup::BUILD)?;
     let mut steps = Steps::new(false);

@@ -140,7 +140,7 @@ fn collected(program: &Path, row: &str, batches: u32) -> Result<u64> {
     if !output.status.success() {
         bail!("valgrind failed for {row} ({}): {said}", output.status);
     }
-    sum(&said).with_context(|| format!("valgrind printed no sum for {row}: {said}"))
+    sum(&said).with_context(|| format!("valgrind printed no instruction count for {row}: {said}"))
 }
 
 /// Parses the sum in the last lines of callgrind's output, such as `==7== Collected : 12345`.

@@ -1,13 +1,13 @@
 //! Implements `bench latency`, which measures the packet latency through the balancer and through
 //! the kernel, and the CPU time that the idle balancer uses.
 //!
-//! The latency is the time from the creation of a packet at the router's end of the link until the
-//! kernel has received the packet there again. Each round measures the kernel, which forwards
-//! packets according to its routes, and the balancer (AF_XDP, GRE) with each value of
-//! `io.idle.prefer`. Both forwarders are measured at several fractions of the balancer's maximum
-//! rate. Then each round measures the CPU time of the idle balancer. The module prints a table, and
-//! writes the percentiles of the latencies to `benches/results/latency.csv`. The modules `stage`
-//! and `offer` create, timestamp and receive packets.
+//! A packet is created at the router's end of the link. The latency is the time until the kernel
+//! receives the packet there again. Each round measures the kernel, which forwards packets
+//! according to its routes, and the balancer (AF_XDP, GRE) with each value of `io.idle.prefer`.
+//! Both forwarders are measured at several fractions of the balancer's maximum rate. Then each
+//! round measures the CPU time of the idle balancer. The module prints a table, and writes the
+//! percentiles of the latencies to `benches/results/latency.csv`. The modules `stage` and `offer`
+//! create, timestamp and receive packets.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -59,7 +59,8 @@ pub(crate) fn run(binary: Option<&Path>, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// The kernel as forwarder. The kernel sends the packets back over its default route.
+/// Forwarding by the kernel, without a balancer. The kernel sends the packets back over its default
+/// route.
 struct Routes;
 
 impl Peer for Routes {

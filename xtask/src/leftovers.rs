@@ -1,4 +1,4 @@
-//! Checks at the end of a test lane that no process of its tests is still running.
+//! Checks at the end of a test lane that the tests have left no processes running.
 //!
 //! Commands that run tests are marked with an environment variable. All child processes inherit
 //! this variable, including servers in network namespaces. Each child process that a test starts

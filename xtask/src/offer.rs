@@ -225,7 +225,11 @@ fn send(program: &Ebpf, device: &str, frame: &[u8], stop: &AtomicBool) -> Result
         let result = xdp
             .test_run(options)
             .context("the kernel cannot generate frames (it needs Linux 5.18 or newer)")?;
-        ensure!(result.return_value == 0, "the program of the generator returned {}", result.return_value);
+        ensure!(
+            result.return_value == 0,
+            "the generator's XDP program returned {} instead of 0",
+            result.return_value
+        );
     }
     Ok(())
 }
@@ -236,6 +240,6 @@ const OFFER: &str = "offer";
 const PASS: &str = "pass";
 const DELAY: &str = "delay";
 /// The number of packets per system call. A call takes about a second, and the generator pauses for
-/// some milliseconds between two calls.
+/// a few milliseconds between two calls.
 const AT_ONCE: u32 = 1_000_000;
 const BATCH: u32 = 64;

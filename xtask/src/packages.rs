@@ -119,7 +119,11 @@ fn compare(one: &Path, other: &Path) -> Result<usize> {
         };
         let (a, b) = (read(one)?, read(other)?);
         if let Some(at) = first_difference(&a, &b) {
-            bail!("{name} differs at byte {at} ({} and {} bytes)", a.len(), b.len());
+            bail!(
+                "{name} differs between the builds at byte {at} (file sizes: {} and {} bytes)",
+                a.len(),
+                b.len()
+            );
         }
     }
     ensure!(!all.is_empty(), "the builds produced no files");
@@ -156,11 +160,14 @@ mod tests {
         fs::write(other.join("SHA256SUMS"), "samf").unwrap();
         fs::write(other.join("sluicegate-1-x86_64-linux"), "same, longer").unwrap();
         let error = compare(one, other).unwrap_err().to_string();
-        assert_eq!(error, "sluicegate-1-x86_64-linux differs at byte 4 (4 and 12 bytes)");
+        assert_eq!(
+            error,
+            "sluicegate-1-x86_64-linux differs between the builds at byte 4 (file sizes: 4 and 12 bytes)"
+        );
         fs::write(other.join("sluicegate-1-x86_64-linux"), "same").unwrap();
         assert_eq!(
             compare(one, other).unwrap_err().to_string(),
-            "SHA256SUMS differs at byte 3 (4 and 4 bytes)"
+            "SHA256SUMS differs between the builds at byte 3 (file sizes: 4 and 4 bytes)"
         );
         fs::remove_file(other.join("SHA256SUMS")).unwrap();
         let error = compare(one, other).unwrap_err().to_string();

@@ -75,7 +75,7 @@ fn chosen(names: &[String], katran: Option<&Path>) -> Result<Vec<Box<dyn Peer>>>
     let mut all = all(katran);
     if let Some(unknown) = names.iter().find(|name| !all.iter().any(|peer| peer.name() == **name)) {
         let known: Vec<_> = all.iter().map(|peer| peer.name()).collect();
-        bail!("there is no peer {unknown:?} (peers: {})", known.join(", "));
+        bail!("unknown peer {unknown:?} (peers: {})", known.join(", "));
     }
     all.retain(|peer| names.is_empty() || names.iter().any(|name| name == peer.name()));
     Ok(all)

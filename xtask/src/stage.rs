@@ -58,7 +58,8 @@ pub(crate) trait Peer {
     }
 
     /// Returns `true` if the received frame is a generated frame that this forwarder has forwarded
-    /// correctly. Forwarders that do not support the packet load need not implement this function.
+    /// correctly. A forwarder that does not support the packet load need not implement this
+    /// function.
     fn is_forwarded(&self, _stage: &Stage, _frame: &Frame) -> bool {
         false
     }
@@ -73,7 +74,7 @@ pub(crate) enum Load {
     Requests,
 }
 
-/// The part of the system that forwards the packets of a peer: the kernel or a process.
+/// The part of the system in which a peer forwards packets: the kernel or a process.
 pub(crate) enum Worker {
     /// The kernel forwards packets, and no process is started.
     Kernel,
@@ -84,8 +85,8 @@ pub(crate) enum Worker {
 /// The processor on which packets to the device under test are received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receive {
-    /// Packets are received on the processor that sends them, which is the default for a veth.
-    /// In this case, the processor of the load generator also spends time on receiving the packets.
+    /// Packets are received on the processor of the sender, which is the default for a veth. In
+    /// this case, the processor of the load generator also spends time on receiving the packets.
     BesideGenerator,
     /// Packets are received by a kernel thread on the processor of the device under test. The
     /// measured CPU time of the device therefore includes the time that the kernel spends on

@@ -61,8 +61,8 @@ impl Steps {
     }
 
     /// Runs a command in which exactly `passed` tests must pass. A filter that matches no test is
-    /// therefore a failure. Output lines begin with `what`, because other steps may run at the same
-    /// time.
+    /// therefore a failure. Output lines begin with `what`, because other steps may run in
+    /// parallel.
     pub(crate) fn exactly(&mut self, what: &str, command: &mut Command, passed: usize) {
         eprintln!("── {what}");
         let Some(run) = self.check(watch(command, Observed::default(), &format!("{what}: "))) else { return };

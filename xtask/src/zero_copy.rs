@@ -38,7 +38,7 @@ pub(crate) fn run(steps: &mut Steps, built: &Built) {
         Box::new(run) as Box<dyn FnOnce(&mut Steps) + Send>
     });
     let counts = |steps: &mut Steps| {
-        // The kept counts are those of the build of all lanes.
+        // The recorded counts apply to the build that all lanes use.
         steps.check(built.balancer().and_then(bench_zero_copy::compare));
     };
     let [first, second] = tests;

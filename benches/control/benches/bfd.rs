@@ -141,7 +141,7 @@ fn receive(ear: &UdpSocket, buffers: &mut [[u8; 64]]) -> u64 {
     got.map_or(0, |messages| messages.count() as u64)
 }
 
-/// The network and the UDP port of one endpoint of the sessions.
+/// The network and the UDP port of one session endpoint.
 #[derive(Clone, Copy)]
 struct End {
     network: u8,

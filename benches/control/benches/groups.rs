@@ -1,5 +1,5 @@
-//! Compares the cost per packet of 10,000 prefixes and 10,000 suffixes with the cost of one exact
-//! VIP. The packets in both cases are IPv6 packets.
+//! Compares the cost per packet with 10,000 prefixes and 10,000 suffixes to the cost per packet
+//! with one exact VIP. The packets in both cases are IPv6 packets.
 //!
 //! `groups` measures the forwarder's `process` in batches of 64. Each flow has its own VIP. The
 //! rows of `groups` use 1,000 established flows, or 200,000 flows whose table entries do not fit

@@ -2,12 +2,12 @@
 //! a different loopback address and resets the connection. The scheduler, the bare loop and the
 //! listener are separate processes. The bare loop wakes up every millisecond and makes only the
 //! system calls that a check needs: socket, connect, epoll, SO_ERROR, close with reset. The
-//! scheduler and the bare loop are each measured for ten seconds, after a warm-up of two seconds. A
-//! measurement gives the user plus system time per passed check. The result is the median ratio of
-//! five alternating pairs of measurements (an argument sets a different number of pairs). Budget:
-//! 1.5. A pair is repeated if either program made fewer than 9,900 checks per second, or if its
-//! numbers of started and passed checks differ by more than 0.1 %, because the machine was too busy
-//! for a valid result.
+//! scheduler and the bare loop are each measured for ten seconds, after a warm-up of two seconds.
+//! The result of a measurement is the CPU time (user and system) per passed check. The result is
+//! the median ratio of five alternating pairs of measurements (an argument sets a different number
+//! of pairs). Budget: 1.5. A pair is repeated if either program made fewer than 9,900 checks per
+//! second, or if its numbers of started and passed checks differ by more than 0.1 %, because the
+//! machine was too busy for a valid result.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -38,8 +38,8 @@ const BUDGET: f64 = 1.5;
 const LEAST_RATE: f64 = 9_900.0;
 /// The accepted difference between started and passed checks, as a fraction of the passed checks.
 const MOST_LOST: f64 = 0.001;
-/// The maximum number of checks that the bare loop starts between two calls of epoll, which is the
-/// same as in the scheduler.
+/// The maximum number of checks that the bare loop starts between two epoll calls. The scheduler
+/// has the same maximum.
 const STARTS: u64 = 32;
 
 fn main() {
@@ -99,7 +99,7 @@ fn one_pair(scheduler_first: bool, ports: &str) -> Option<f64> {
     valid.then_some(ratio)
 }
 
-/// The number of checks and the CPU time of one program during its measurement.
+/// The number of checks and the CPU time that were measured for one program.
 #[derive(Clone, Copy)]
 struct Used {
     started: f64,

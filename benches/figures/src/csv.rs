@@ -1,6 +1,6 @@
 //! A simple CSV format: notes in `# key: value` lines, a header, and rows.
 //!
-//! Cells must not contain commas, quotes or line breaks, so the format needs no quoting.
+//! Cells must not contain commas, quotes or line breaks, because the format has no quoting.
 
 use std::fmt;
 

@@ -29,8 +29,8 @@ impl Ring {
         Self(points)
     }
 
-    /// Returns the backend of each slot. The backend of a slot is the backend of the first point at
-    /// or after the position of the slot. The ring wraps around.
+    /// Returns the backend of each slot. A slot belongs to the backend of the first point at or
+    /// after the slot's position. The ring wraps around.
     pub(crate) fn owners(&self, slots: u32) -> Vec<u32> {
         let mut next = 0;
         let owner = |slot| {

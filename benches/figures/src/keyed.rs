@@ -22,7 +22,7 @@ pub(crate) fn draw_rates(csv: &Csv) -> Result<String> {
     let title = "MemSwitch, Figure 3: get latency by request rate, with 1 and 2 servers";
     let paper = "TwemProxy 90,000/s, direct and MemSwitch with one server 350,000/s, with two 720,000/s";
     let axes = axes("gets per second, thousands", &lines);
-    // If the offered rate exceeds the maximum rate of a path, requests wait for up to a second.
+    // Above the maximum rate of a path, requests wait for up to a second.
     let axes = Axes { y: "time (us), logarithmic", y_range: 10.0..1e6, ..axes };
     plot::svg(&plot::Sheet::new(title, paper, csv)?, |area| plot::lines_by_logarithm(area, &axes, &lines))
 }

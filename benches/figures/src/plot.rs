@@ -17,7 +17,7 @@ pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(crate) const COLORS: [RGBColor; 4] =
     [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115), RGBColor(110, 110, 110)];
 
-/// The colors of the segments of a stacked bar, from the same palette.
+/// The segment colors of a stacked bar, from the same palette.
 const STACK_COLORS: [RGBColor; 9] = [
     RGBColor(110, 110, 110),
     RGBColor(190, 190, 190),
@@ -180,8 +180,8 @@ pub(crate) struct Stack {
     pub(crate) segments: Vec<f64>,
 }
 
-/// Draws a chart of stacked bars. `names` are the names of the segments. The sum of each bar is
-/// written above it.
+/// Draws a chart of stacked bars. `names` are the names of the segments. The number above each bar
+/// is the sum of its segments.
 pub(crate) fn stacks(area: &Area<'_>, y: &str, names: &[&str], bars: &[Stack]) -> Result<()> {
     let sum = |bar: &Stack| bar.segments.iter().sum::<f64>();
     let highest = bars.iter().map(sum).fold(0.0, f64::max);

@@ -1,8 +1,8 @@
 //! Rendezvous hashing, for comparison with Maglev. Each slot belongs to the backend that has the
 //! highest weight for this slot.
 //!
-//! The weight is a cheap mix of two hashes, one of the slot and one of the name. A table with a
-//! million slots and a thousand backends therefore takes only a second.
+//! The weight is a cheap combination of a slot hash and a name hash. A table with a million slots
+//! and a thousand backends therefore takes only a second.
 //!
 //! Reference: Thaler, Ravishankar, *Using name-based mappings to increase hit rates*, IEEE/ACM ToN
 //! 1998.

@@ -59,7 +59,7 @@ impl Arguments {
     }
 
     /// Returns `true` if the event has all selected names in its fields. A field may contain
-    /// several names. If it names only the first of many, it may concern any name.
+    /// several names. An event that lists only the first of many names may concern any name.
     fn is_about(&self, row: &EventRow) -> bool {
         self.selected().all(|(field, name)| {
             row.about

@@ -41,7 +41,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 impl Most {
     /// Shortens the list. Returns a line about the rows that were left out, or an empty string. The
     /// line counts the rows for which `is_well` returns `false`, because they can be the reason for
-    /// the exit code. `fault` names their fault, such as `not ready`.
+    /// the exit code. `fault` describes the rows that do not pass, such as `not ready`.
     pub(crate) fn cut<T>(self, rows: &mut Vec<T>, is_well: impl Fn(&T) -> bool, fault: &str) -> String {
         let cut = self.limit.filter(|limit| rows.len() > *limit);
         let left_out = cut.map(|limit| rows.split_off(limit)).unwrap_or_default();
@@ -60,8 +60,8 @@ impl Of {
         self.vip.is_some() || self.pool.is_some()
     }
 
-    /// Selects VIPs. A VIP without a service of the pool is left out, and so are its other
-    /// services.
+    /// Selects VIPs. VIPs without a service that uses the pool are left out, and so are the other
+    /// services of the remaining VIPs.
     pub(crate) fn vips(&self, rows: &mut Vec<VipRow>) -> anyhow::Result<()> {
         if let Some(vip) = &self.vip {
             rows.retain(|row| row.name == *vip);

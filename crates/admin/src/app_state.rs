@@ -53,6 +53,6 @@ pub(super) const CONFIRM: &str = "/v1/config/confirm";
 /// The route that restores an earlier generation.
 pub(super) const ROLLBACK: &str = "/v1/config/rollback";
 pub(super) const UPGRADE: &str = "/v1/machine/upgrade";
-/// The maximum number of large request bodies that are read at the same time. The limit bounds the
+/// The maximum number of large request bodies that are read in parallel. The limit bounds the
 /// memory that clients can occupy.
 const LARGE_BODIES: usize = 2;

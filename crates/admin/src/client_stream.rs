@@ -66,7 +66,7 @@ impl<S: AsyncRead + AsyncWrite> AsyncWrite for ClientStream<S> {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = self.stream.as_mut().poll_flush(context);
         if outcome.is_ready() {
-            // The library hyper flushes after it has written all of its output.
+            // The library hyper flushes the stream after it has written all pending output.
             self.progress.flushed();
         }
         outcome

@@ -38,7 +38,7 @@ pub enum Command {
     Backends(Answer<Vec<BackendRow>>),
     /// Lists all health check targets.
     Health(Answer<HealthView>),
-    /// Lists the BGP peers and the routes announced to them.
+    /// Lists the BGP peers and their announced routes.
     Bgp(Answer<BgpView>),
     /// Drains or undrains this machine.
     Machine {

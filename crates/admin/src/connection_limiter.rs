@@ -4,7 +4,7 @@
 //! A connection is stalled if its client has been sending a request for [`REQUEST_TIME`] or reading
 //! a response for [`RESPONSE_TIME`]. The connection that has been stalled for the longest time is
 //! closed first. A connection whose request is being handled is never closed. The module `server`
-//! closes connections that exceed their own time limits.
+//! closes connections that exceed a time limit.
 //!
 //! A `tokio::sync::Semaphore` is not used, because it cannot revoke permits. With a semaphore, a
 //! new client would have to wait for 10 s if 64 other clients were stalled.
@@ -42,7 +42,6 @@ struct Held {
     is_revoked: bool,
 }
 
-/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// The request is not complete.

@@ -92,7 +92,6 @@ impl<S: Subscriber> Layer<S> for Listener {
     }
 }
 
-/// The fields of a log line.
 #[derive(Debug, Default)]
 struct Line {
     kind: Option<EventKind>,

@@ -88,7 +88,7 @@ async fn admit(state: &AppState, request: Request, next: Next) -> Response {
     let limit = if large { CONFIG_BYTES } else { USUAL_BYTES };
     let _permit = match large.then(|| state.large_bodies.try_acquire()) {
         Some(Err(_)) => {
-            let message = "too many configurations are uploaded at the same time, try again later";
+            let message = "too many configuration uploads are in progress, try again later";
             return Refusal::new(RefusalKind::Unavailable, message).into_response();
         }
         Some(Ok(permit)) => Some(permit),

@@ -345,8 +345,8 @@ fn in_words(backend: &str, pool: Option<&str>, action: BackendAction) -> String 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Weight {
-    // The field `weight` is required. If it were optional, an empty object would silently restore
-    // the configured weight.
+    // The field `weight` is required. If the field were optional, an empty object would silently
+    // restore the configured weight.
     #[serde(deserialize_with = "Option::deserialize")]
     #[schemars(extend("maximum" = u32::MAX))]
     weight: Option<u32>,

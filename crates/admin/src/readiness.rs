@@ -1,13 +1,13 @@
-//! The readiness of the machine and of each VIP.
+//! Machine readiness and VIP readiness.
 //!
-//! This is the only computation of readiness. `/readyz`, `/readyz/vip/NAME`, the API, the command
+//! Readiness is computed only in this module. `/readyz`, `/readyz/vip/NAME`, the API, the command
 //! line, the status page, the metrics and the service manager all use a [`Readiness`].
 //!
-//! A machine is ready if it can forward packets and if routers can find it. It can forward packets
-//! if the forwarder is healthy and at least one interface has a link. Routers can find it if at
-//! least one VIP is announced, or if it announces no VIPs. A VIP is ready if the machine can
-//! forward packets, all services of the VIP have a backend, and each of its routes is announced. A
-//! VIP that is not ready therefore does not make the machine unready.
+//! A machine is ready if it can forward packets and if routers can find it. The machine can forward
+//! packets if the forwarder is healthy and at least one interface has a link. Routers can find the
+//! machine if at least one VIP is announced, or if the machine announces no VIPs. A VIP is ready if
+//! the machine can forward packets, all services of the VIP have a backend, and each of its routes
+//! is announced. A VIP that is not ready therefore does not make the machine unready.
 
 use std::collections::BTreeMap;
 
@@ -97,7 +97,7 @@ impl Default for Readiness {
 }
 
 impl Readiness {
-    /// Computes the readiness from the state of the machine and of its VIPs.
+    /// Computes the readiness from the state of the machine and the states of its VIPs.
     #[must_use]
     pub fn of(machine: &Machine, vips: BTreeMap<String, VipState>) -> Self {
         let mut announcements = vips.values().filter_map(|vip| vip.announcement.as_ref()).peekable();
@@ -118,8 +118,8 @@ impl Readiness {
         self.machine.is_empty() && !self.unannounced
     }
 
-    /// Returns the reasons why the machine is not ready. The list is empty if it is ready. The
-    /// texts contain no times, so they stay the same while the reasons stay the same.
+    /// Returns the reasons why the machine is not ready. The list is empty if the machine is ready.
+    /// The texts contain no times, so they stay the same while the reasons stay the same.
     #[must_use]
     pub fn not_ready(&self) -> Vec<String> {
         let unannounced = self.unannounced.then(|| "no VIP is announced to a router".to_owned());

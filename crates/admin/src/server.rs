@@ -1,9 +1,9 @@
 //! Serves the HTTP/1.1 connections of a listener, within limits on their number, duration and
 //! header size.
 //!
-//! Each listener has separate limits, so that clients of one listener cannot block clients of
-//! another. A full listener closes a stalled connection (`connection_limiter`). The module `guard`
-//! limits the size of request bodies, and `handlers` processes the requests.
+//! Each listener has separate limits. As a result, clients of one listener cannot block clients of
+//! another listener. A full listener closes a stalled connection (`connection_limiter`). The module
+//! `guard` limits the size of request bodies, and `handlers` processes the requests.
 //!
 //! Invariants: a listener has at most [`Limits::connections`] connections, and one more that waits
 //! for a permit. A connection ends at most `life` plus `farewell` after its start, except for a

@@ -13,8 +13,8 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Appends received bytes. Before the next call, [`Self::next`] must be called until it returns
-    /// `None`.
+    /// Appends received bytes. Call [`Self::next`] until it returns `None` before the next call of
+    /// this method.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.start);
         self.start = 0;

@@ -1,4 +1,4 @@
-//! Tests that the cost of reading messages of routers is linear in their length.
+//! Tests that the cost of parsing router messages is linear in their length.
 
 use std::net::Ipv4Addr;
 use std::time::{Instant, SystemTime};

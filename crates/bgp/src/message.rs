@@ -128,8 +128,8 @@ impl Notification {
         }
     }
 
-    /// Returns the refused AS number from the data of a Bad Peer AS error. RFC 4271 defines no such
-    /// data, but routers send it.
+    /// Returns the refused AS number from the data of a Bad Peer AS error. RFC 4271 does not define
+    /// such data, but some routers send it.
     pub(crate) fn refused_asn(&self) -> Option<u32> {
         match (self.code, self.subcode, self.data.as_slice()) {
             (2, 2, &[high, low]) => Some(u16::from_be_bytes([high, low]).into()),

@@ -184,8 +184,8 @@ impl Outbound {
         self.pending = self.work.iter().map(count).sum();
     }
 
-    /// Encodes one message for the change `work`. If prefixes remain, they are put back at the
-    /// front of the queue.
+    /// Encodes one message for the change `work`. The remaining prefixes are put back at the front
+    /// of the queue.
     fn write(&mut self, work: Work) -> Result<Vec<u8>, Unencodable> {
         match work {
             Work::Withdraw(family, mut list) => {

@@ -241,7 +241,8 @@ impl Peer {
             () = sleep_until(restart_at.unwrap_or_else(Instant::now)), if restart_at.is_some() => Happened::Other,
             () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => Happened::Silence,
             () = sleep_until(key_at.unwrap_or_else(Instant::now)), if key_at.is_some() => Happened::Other,
-            // A TCP acknowledgment does not wake the task, so the task polls for it.
+            // The task polls for TCP acknowledgments, because an acknowledgment does not wake the
+            // task.
             () = sleep(LOOK_EVERY), if !self.awaiting_flush.is_empty() => Happened::Other,
             () = turn(self.both.dialled.as_mut()) => Happened::Other,
             () = turn(self.both.accepted.as_mut()) => Happened::Other,
@@ -477,8 +478,8 @@ async fn turn(connection: Option<&mut Connection>) {
 /// The interval at which acknowledgments are polled while a requester waits.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The first wait after a planned restart of a session. A router accepts a connection only after it
-/// has closed the last session, which takes bird and FRR only some milliseconds, so the first wait
-/// is short. Each further wait is twice as long.
+/// has closed the last session, which takes only a few milliseconds in BIRD and FRR, so the first
+/// wait is short. Each further wait is twice as long.
 const FIRST_OF_RESTART: Duration = Duration::from_millis(50);
 /// The number of waits after a planned restart during which a refused connection is not treated as
 /// a fault. Together, these waits last a few seconds.

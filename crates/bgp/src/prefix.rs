@@ -90,7 +90,7 @@ impl Prefix {
         Family::of(self.address)
     }
 
-    /// Returns the size of the prefix in an UPDATE, in bytes (RFC 4271 §4.3).
+    /// Returns the encoded length of the prefix in an UPDATE, in bytes (RFC 4271 §4.3).
     pub(crate) fn encoded_bytes(self) -> usize {
         1 + usize::from(self.len).div_ceil(8)
     }

@@ -51,8 +51,8 @@ impl Report {
     /// Reports the removal of the peer. The status shows the peer under `name` until its session
     /// has ended.
     pub(crate) fn part(&mut self, name: &str, notice: Duration) {
-        // log: A reload removed a router. Its routes carry the graceful-shutdown community for the
-        // time in `after`, then the session ends.
+        // log: A reload removed a router. The routes of the session carry the graceful-shutdown
+        // community for the time in `after`, then the session ends.
         tracing::info!(change = "router", peer = self.own.name, address = %self.own.address, after = ?notice, "BGP peer removed");
         name.clone_into(&mut self.own.name);
     }

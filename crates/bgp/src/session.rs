@@ -68,7 +68,7 @@ struct Timers {
 }
 
 impl Session {
-    /// Creates a session on an open connection. Its OPEN message is then ready to be written.
+    /// Creates a session on an open connection. The OPEN message is then ready to be written.
     pub(crate) fn new(
         local: Identity,
         config: Arc<PeerConfig>,
@@ -316,9 +316,9 @@ impl Session {
             self.counts.tolerated_errors += 1;
             if self.counts.tolerated_errors == 1 {
                 // log: A router sent an UPDATE with an error that does not end the session (RFC
-                // 7606). Its routes are ignored anyway. Report the error to the
-                // operator of the router. Further errors are counted in `tolerated_errors` and not
-                // logged.
+                // 7606). The load balancer ignores the router's routes anyway. Report the error to
+                // the operator of the router. Further errors are counted in `tolerated_errors` and
+                // not logged.
                 tracing::warn!(peer = self.config.name, why = what, "malformed UPDATE tolerated");
             }
         }

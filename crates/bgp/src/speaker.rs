@@ -2,7 +2,8 @@
 //! routes, and shuts the speaker down.
 //!
 //! The module `peer` contains the task that runs for each peer. The module `parting` handles
-//! removed peers that still have a session. A command for one peer never waits for another peer.
+//! removed peers that still have a session. A command for one peer never waits for a different
+//! peer.
 
 mod parting;
 
@@ -187,8 +188,9 @@ impl Speaker {
         refused
     }
 
-    /// Ends the session with a peer after BFD reported its loss. The router receives a Cease
-    /// message with subcode BFD Down (RFC 9384). Returns `true` if a peer has this name.
+    /// Ends the session with a peer after BFD has reported that the peer is down. The router
+    /// receives a Cease message with subcode BFD Down (RFC 9384). Returns `true` if a peer has this
+    /// name.
     pub fn bfd_down(&self, name: &str) -> bool {
         let peers = self.peers();
         peers.named(name).is_some_and(|running| running.commands.send(PeerCommand::BfdDown).is_ok())
@@ -241,8 +243,8 @@ impl Speaker {
             }
         };
         if timeout(MOST_FOR_SHUTDOWN, tasks).await.is_err() {
-            // log: A router did not close its connection within 5 s of the shutdown. It keeps the
-            // routes until its hold time expires.
+            // log: A router did not close its connection within 5 s of the shutdown. The router
+            // keeps the routes until its hold time expires.
             tracing::warn!("BGP shutdown timed out");
         }
         self.board.send_modify(Status::clear);

@@ -72,7 +72,7 @@ pub struct PeerStatus {
     /// The state of the session. If the peer has two connections, this is the state of the more
     /// advanced one.
     pub state: State,
-    /// The time of the last change of `state`.
+    /// The time at which `state` last changed.
     pub since: SystemTime,
     /// The reason why there is no session, and the time of the failure. `None` if a session is up
     /// or no attempt has failed yet.
@@ -173,7 +173,7 @@ pub struct Negotiated {
     pub asn: u32,
     /// The router ID of the peer.
     pub router_id: Ipv4Addr,
-    /// The negotiated hold time. If it is zero, the session has no hold timer.
+    /// The negotiated hold time. With a value of zero, the session has no hold timer.
     pub hold: Duration,
     /// The address families that both sides support.
     pub families: Vec<Family>,

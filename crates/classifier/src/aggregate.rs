@@ -34,9 +34,9 @@ pub fn aggregate(prefixes: &[Prefix], most: usize) -> Aggregate {
     let ranges: Vec<Range> = prefixes.iter().map(Range::of).collect::<BTreeSet<_>>().into_iter().collect();
     let ranges = without_covered(&ranges);
     let mut joins = joins(&ranges);
-    // A join replaces neighboring ranges with their common prefix. Each join adds at least as much
-    // address space as any join inside it. Joins inside other joins therefore come first in the
-    // sorted order, and each join reduces the number of ranges by one.
+    // A join replaces neighboring ranges with their common prefix. A join adds at least as much
+    // address space as each join that it contains. Joins inside other joins therefore come first in
+    // the sorted order, and each join reduces the number of ranges by one.
     joins.sort_unstable_by_key(|join| (join.loss(), std::cmp::Reverse(join.whole.length), join.whole));
     let free = joins.iter().take_while(|join| join.added == 0).count();
     let taken = joins.get(..free.max(ranges.len().saturating_sub(most))).unwrap_or(&joins);
@@ -58,7 +58,7 @@ struct Range {
     length: u8,
 }
 
-/// A range that can replace all ranges inside it.
+/// A range that can replace all ranges that it contains.
 #[derive(Clone, Copy, Debug)]
 struct Join {
     whole: Range,

@@ -111,8 +111,8 @@ impl Suffix {
         (length <= width(address) && bits & !low(length) == 0).then_some(Self { address, length })
     }
 
-    /// Returns the suffix of this length that matches an address. A length above the width of the
-    /// address is reduced.
+    /// Returns the suffix of this length that matches an address. A length that exceeds the width
+    /// of the address is reduced to the width.
     #[must_use]
     pub fn of(address: IpAddr, length: u8) -> Self {
         let length = length.min(width(address));

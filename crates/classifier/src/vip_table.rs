@@ -98,7 +98,7 @@ impl VipTable {
     ///
     /// # Errors
     /// Returns the two conflicting services if their claims overlap and contain the same number of
-    /// ports. An overlap is not an error if a narrower third claim covers it.
+    /// ports. An overlap is not an error if a third, narrower claim covers the overlap.
     pub fn build<'a>(
         claims: &[Claim],
         groups: impl ExactSizeIterator<Item = &'a [Prefix]>,

@@ -115,8 +115,8 @@ pub struct Compiled {
 /// The inputs to a compilation, apart from the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct CompileInput<'a> {
-    /// The generation number of the resulting snapshot. A new configuration gets a new number. When
-    /// tables are rebuilt for the current configuration, its number stays the same.
+    /// The generation number of the resulting snapshot. A new configuration gets a new number.
+    /// Rebuilding the tables for the current configuration does not change its number.
     pub generation: Generation,
     /// The name of the machine in the configuration.
     pub machine: &'a str,
@@ -256,8 +256,8 @@ impl Compiler {
         Ok(Compiled { snapshot, index })
     }
 
-    /// Builds the services. Returns them together with the objects that the next generation may
-    /// reuse.
+    /// Builds the services. Returns the compiled objects together with the objects that the next
+    /// generation may reuse.
     fn services_of(
         &mut self,
         views: &Views<'_>,

@@ -20,8 +20,8 @@ use crate::runtime_state::RuntimeState;
 /// `None` if its server is not on the ring.
 type Content = Vec<Option<(Arc<str>, u32)>>;
 
-/// The hash rings of one generation of the configuration. During compilation, the field `before`
-/// contains the previous generation's rings.
+/// The hash rings of one configuration generation. During compilation, the field `before` contains
+/// the previous generation's rings.
 #[derive(Debug, Default)]
 pub(crate) struct Rings {
     before: HashMap<Content, Option<Arc<Ring>>>,

@@ -124,7 +124,7 @@ impl RuntimeState {
         self.advice.get(key).is_some_and(|advice| advice.drains)
     }
 
-    /// Returns the weight of a pool member in tenths of its full weight, according to its agent.
+    /// Returns the weight that the agent of a pool member requests, in tenths of the full weight.
     #[must_use]
     pub fn tenths(&self, key: &SlotKey) -> u8 {
         self.advice.get(key).map_or(10, |advice| advice.tenths)

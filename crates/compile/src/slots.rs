@@ -4,8 +4,8 @@
 //! each address family of each VIP. When a membership is removed, its slot drains. After the drain
 //! time, the slot is free, and packets of its remaining flows are sent to other backends. After the
 //! longest idle timeout of the connection table, the number can be reused. If the backend was down
-//! when it was removed, its slot is free immediately. If it goes down while its slot drains, its
-//! flows move immediately.
+//! when it was removed, its slot is free immediately. If the backend goes down while its slot
+//! drains, the flows of the slot move immediately.
 //!
 //! Invariant: a connection table entry that was written for one pool member is never used for a
 //! different pool member.
@@ -137,7 +137,7 @@ impl Slots {
         freed
     }
 
-    /// Makes a slot number reusable. The caller must ensure that no flow can refer to it.
+    /// Makes a slot number reusable. The caller must ensure that no flow can refer to the number.
     fn forget(&mut self, key: &SlotKey, id: SlotId) {
         self.numbers.remove(key);
         self.spare.push(id);
@@ -248,7 +248,11 @@ mod tests {
         let heir = Slots::numbered(&slots.numbers(), 3);
         assert!(heir.draining().next().is_none());
         let (heir, again) = reload(&heir, &[3, 4, 1], 0);
-        assert_eq!(again, [first[2], SlotId(3), first[0]], "number 2 belonged to another pool member");
+        assert_eq!(
+            again,
+            [first[2], SlotId(3), first[0]],
+            "the slot number 2 belonged to another pool member"
+        );
         assert_eq!(heir.slots().len(), 4);
         let states = heir.states(|_| SlotState::Serving);
         let expected = [SlotState::Serving, SlotState::Free, SlotState::Serving, SlotState::Serving];
@@ -319,7 +323,7 @@ mod tests {
                 let (next, ids) = reload(&slots, &names, now);
                 let mut seen = std::collections::HashSet::new();
                 for (name, id) in names.iter().zip(&ids) {
-                    prop_assert!(seen.insert(*id), "two pool members have one number");
+                    prop_assert!(seen.insert(*id), "two pool members have the same slot number");
                     if let Some((owner, since)) = last.insert(*id, (*name, now)) {
                         prop_assert!(owner == *name || now - since >= 150, "{owner} then {name} after {}", now - since);
                     }

@@ -16,7 +16,7 @@ use packet::Family;
 
 use crate::keys::{PoolView, VipFamily, is_checked_through_vip};
 
-/// Determines which view of a pool each VIP of a machine uses.
+/// Determines which pool view each VIP of a machine uses.
 #[derive(Debug)]
 pub struct Views<'a> {
     pub(crate) config: &'a Config,

@@ -118,7 +118,7 @@ impl Ways<'_> {
     }
 }
 
-/// Returns an ID of a neighbor, which does not depend on the other hops of a route.
+/// Returns an ID for a neighbor. The ID does not depend on the other hops of a route.
 fn id(neighbour: &NeighbourKey) -> u64 {
     let mut hasher = DefaultHasher::new();
     neighbour.hash(&mut hasher);

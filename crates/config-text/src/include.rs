@@ -128,12 +128,12 @@ impl<'a> Gatherer<'a> {
         if self.path.len() >= MAX_DEPTH {
             let shown = quote(&path.display().to_string());
             let message = format!("{shown} is nested more than {MAX_DEPTH} files deep");
-            self.report.error(place, (message, "include it from a file that is closer to the first file"));
+            self.report.error(place, (message, "include this file from a less deeply nested file"));
             return;
         }
         // Opening a named pipe would block until another process opens it for writing.
         let text = if fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir()) {
-            Err(Unreadable::File("it is not a regular file".into()))
+            Err(Unreadable::File("not a regular file".into()))
         } else {
             read(path, self.left)
         };

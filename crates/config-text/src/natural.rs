@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 
 /// Compares two names: `v2` is before `v10`. All lists of names use this order. Names that differ
-/// only in leading zeros are compared byte by byte, so that only equal names are equal.
+/// only in leading zeros are compared byte by byte, because only identical names may compare as
+/// equal.
 #[must_use]
 pub fn natural(one: &str, other: &str) -> Ordering {
     let (mut left, mut right) = (one.as_bytes(), other.as_bytes());

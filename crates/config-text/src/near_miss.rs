@@ -1,4 +1,4 @@
-//! "Did you mean" hints: finds the known word that is most similar to a misspelled word.
+//! Finds the known word that is most similar to a misspelled word, for "did you mean" hints.
 //!
 //! To bound the cost of hostile files, no hint is given for words over 64 characters, or if there
 //! are more than 1,024 known words.

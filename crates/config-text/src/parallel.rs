@@ -30,8 +30,8 @@ pub fn map<T: Send, R: Send>(items: Vec<T>, large: bool, work: impl Fn(T) -> R +
     })
 }
 
-/// Runs both functions and returns both results. If `large` is `true`, the functions run at the
-/// same time.
+/// Runs both functions and returns both results. If `large` is `true`, the functions run in
+/// parallel.
 pub fn both<A: Send, B>(large: bool, one: impl FnOnce() -> A + Send, other: impl FnOnce() -> B) -> (A, B) {
     if !large {
         return (one(), other());
@@ -43,7 +43,7 @@ pub fn both<A: Send, B>(large: bool, one: impl FnOnce() -> A + Send, other: impl
     })
 }
 
-/// Returns the number of threads that this machine can run at the same time.
+/// Returns the number of threads that this machine can run in parallel.
 pub fn processors() -> usize {
     available_parallelism().map_or(1, NonZero::get)
 }

@@ -1,4 +1,4 @@
-//! Parses a large TOML text in several pieces at the same time.
+//! Parses a large TOML text in several pieces, in parallel.
 //!
 //! The text is cut before headers `[kind.name]`. The cuts are chosen without parsing, so a cut may
 //! be inside a string or a list, or may separate a section from its sub-tables. In these cases, a

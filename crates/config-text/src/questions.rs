@@ -30,7 +30,8 @@ pub enum Asked {
     Words(Vec<String>),
     /// Any string.
     Text,
-    /// A list. Its elements have a separate schema entry, at a path that ends with `[]`.
+    /// A list. The elements of the list have a separate schema entry, at a path that ends with
+    /// `[]`.
     List,
     /// A table. Each of its values has a separate schema entry, whose path ends with the key, or
     /// with `*` if keys are user-defined.
@@ -147,7 +148,7 @@ mod tests {
         let of = |path: &[&str]| all.get(&path.iter().map(|step| (*step).to_owned()).collect::<Vec<_>>());
         let kinds = |path: &[&str]| of(path).unwrap().kinds.iter().cloned().collect::<Vec<_>>();
         assert!(of(&["job", "*"]).unwrap().is_closed && of(&["job", "*", "every"]).unwrap().is_required);
-        assert_eq!(kinds(&["job", "*", "every"]), [], "the key is known, but no file has it");
+        assert_eq!(kinds(&["job", "*", "every"]), [], "the key is known, but no file contains it");
         assert_eq!(kinds(&["job", "*", "keep"]), [Asked::Integer { least: 0, most: 7 }]);
         assert!(!of(&["job", "*", "keep"]).unwrap().is_required, "the key was optional once");
         assert_eq!(kinds(&["job", "*", "on"]), [Asked::Words(vec!["a".into(), "b".into()])]);

@@ -52,7 +52,7 @@ impl<'a> Root<'a> {
         self.files.iter_mut().filter_map(|file| file.optional(key)).collect()
     }
 
-    /// Returns a section that may occur in only one of the files. Reports the section if it occurs
+    /// Returns a section that may occur in only one of the files. Reports a section that occurs
     /// twice.
     pub fn once(&mut self, key: &'static str) -> Option<Node<'a>> {
         let mut nodes = self.each(key).into_iter();
@@ -80,8 +80,8 @@ impl<'a> Root<'a> {
     pub fn named(&mut self, key: &'static str) -> Vec<(Arc<str>, Node<'a>)> {
         let sections: Vec<_> = self.each(key).into_iter().filter_map(|node| node.section()).collect();
         let mut entries: Vec<(Arc<str>, Node<'a>)> = sections.into_iter().flat_map(Section::named).collect();
-        // The first definition of a name must be sorted last, because a map keeps the last of
-        // several entries with the same name.
+        // The first definition of a name must be sorted last, because a map keeps the last entry
+        // for each name.
         entries.sort_by(|(a, one), (b, other)| a.cmp(b).then(other.place.offset.cmp(&one.place.offset)));
         let mut first: Option<&(Arc<str>, Node<'a>)> = None;
         for entry in entries.iter().rev() {
@@ -144,7 +144,7 @@ impl<'a> Section<'a> {
         let _ = self.table.get(key).and_then(|_| self.value(key)).inspect(|node| node.refuse(message));
     }
 
-    /// Returns the value of a key. Reports the key if it is missing.
+    /// Returns the value of a key. Reports a missing key.
     pub fn required(&mut self, key: &'static str, expected: impl Into<Expected>) -> Option<Node<'a>> {
         self.report.ask(|| self.field.key(key), || Step::Require);
         let node = self.value(key);

@@ -2,8 +2,8 @@
 //!
 //! Problems are reported with their positions (byte offset and key path), possibly from several
 //! threads. [`Report::finish`] sorts the problems and adds the files and lines. Offsets are counted
-//! across all files in the order in which the files were read, so that one number identifies both a
-//! file and a position in the file.
+//! across all files in the order in which the files were read, so one number identifies both a file
+//! and a position in the file.
 //!
 //! After an error, reading may continue with a default value, because [`Report::finish`] will
 //! return an error. After a syntax error, the parser skips text, which may contain keys that seem
@@ -428,7 +428,8 @@ impl Report {
 /// The distance in bytes between two file positions for which the number of preceding characters is
 /// stored.
 const STRIDE: usize = 1_024;
-/// The work after which names get no more hints. It takes about a tenth of a second.
+/// The work after which names get no more hints. This amount of work takes about a tenth of a
+/// second.
 const MAX_COMPARED: usize = 1 << 24;
 /// The maximum number of files in a configuration. The limit is high enough for a separate file for
 /// each VIP of a large cluster.

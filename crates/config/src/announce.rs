@@ -113,7 +113,7 @@ impl AnnounceDraft {
         let aggregates = distinct(&aggregates.unwrap_or_default(), |node| node.prefix(), Node::again);
         let remotes = section.or("remotes", min_serving == 1, |node| read_remotes(&node, min_serving));
         section.finish();
-        // The order of the names has no effect, so they are sorted.
+        // The names are sorted, because their order has no effect.
         let sorted = |names: &[At<Arc<str>>]| Vec::from_iter(BTreeSet::from_iter(values(names)));
         let announce = Announce {
             min_serving,

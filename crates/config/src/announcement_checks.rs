@@ -37,7 +37,7 @@ struct Carried {
     has_external: bool,
 }
 
-/// The properties of the peers of one machine.
+/// The properties of one machine's peers.
 #[derive(Clone, Copy, Default)]
 struct Flags {
     has_peer: bool,

@@ -26,8 +26,8 @@ pub struct Cluster {
     /// The times after which idle flows are removed from the connection table.
     pub flow_timeouts: FlowTimeouts,
     /// The time for which existing flows are still sent to a backend after a reload has removed the
-    /// backend, up to 24 h. The same time limits how long a machine drains, but not how long an
-    /// operator can drain a backend. Default: 60 s.
+    /// backend, up to 24 h. The same time limits the drain of a machine, but not a drain of a
+    /// backend that an operator starts. Default: 60 s.
     #[serde(serialize_with = "canonical::span")]
     pub drain_time: Duration,
     /// `true` if the configuration is reloaded when one of its files changes. Default: `false`.

@@ -307,7 +307,7 @@ impl Sections<'_> {
             }
             length => format!("{length} fallbacks form a cycle through pool \"{least}\""),
         };
-        self.report.error(&fallback.place, (message, "remove one fallback, so that the chain ends"));
+        self.report.error(&fallback.place, (message, "remove one fallback to break the cycle"));
     }
 
     /// Reports a `table_size` that is too small for a pool, and pools in which all weights are 0.
@@ -345,7 +345,7 @@ impl Sections<'_> {
         }
     }
 
-    /// Returns the backends of all pools in the order of the files.
+    /// Returns the backends of all pools, in the order in which the files define them.
     fn all_backends(&self) -> Vec<&BackendDraft> {
         in_order(self.pools.values().flat_map(|pool| &pool.backends), |backend| &backend.name.place)
     }

@@ -126,7 +126,7 @@ fn read_schema(node: &Node<'_>) {
     let later = node.as_integer().filter(|number| *number > i128::from(SCHEMA));
     match later {
         Some(number) => {
-            let message = format!("schema {number} is newer than this version of sluicegate");
+            let message = format!("this version of sluicegate does not support schema {number}");
             node.refuse((message, format!("update sluicegate; this version reads schema {SCHEMA}")));
         }
         None => {

@@ -52,8 +52,7 @@ fn canonical_too_big<S: Serializer>(value: &TooBig, to: S) -> Result<S::Ok, S::E
 }
 
 impl Encapsulation {
-    /// Returns `true` if outer headers of an address family need one of the machine's addresses as
-    /// their source.
+    /// Returns `true` if outer headers in an address family need a machine address as their source.
     pub(super) fn needs_machine_address(&self, ipv4: bool) -> bool {
         let given = self.source_prefixes.iter().any(|p| p.address().is_ipv4() == ipv4);
         self.kind != packet::Encapsulation::L2 && !given
@@ -140,7 +139,7 @@ fn read_prefixes(node: &Node<'_>) -> Vec<Prefix> {
         let family = prefix.address().is_ipv4();
         match prefixes.iter().find(|other| other.address().is_ipv4() == family) {
             Some(first) => {
-                let message = format!("{} is the second prefix of its address family", node.label());
+                let message = format!("{} has the same address family as an earlier prefix", node.label());
                 node.refuse((message, format!("the first prefix is {first}")));
             }
             None => prefixes.push(prefix),

@@ -65,7 +65,7 @@ impl Sections<'_> {
     }
 
     /// Returns the checks of every pool: its own checks, and the checks of the pools that contain
-    /// it. In `order`, each pool comes after the pools inside it.
+    /// it. In `order`, each pool comes after its nested pools.
     fn hand_down<'s>(&self, order: &[(&'s str, Vec<&'s PoolReference>)]) -> BTreeMap<&'s str, Checks> {
         let mut all: BTreeMap<&str, Checks> = BTreeMap::new();
         for (name, _) in order {
@@ -105,8 +105,8 @@ impl Sections<'_> {
         checks
     }
 
-    /// Returns the pools in an order in which each pool comes after the pools inside it. References
-    /// to unknown pools and references that close a cycle are dropped.
+    /// Returns the pools in an order in which each pool comes after its nested pools. References to
+    /// unknown pools and references that close a cycle are dropped.
     fn order(&self) -> Vec<(&str, Vec<&PoolReference>)> {
         let mut ordered = Vec::with_capacity(self.pools.len());
         // Unvisited pools have no entry. The entry is the position of the pool while the pool is
@@ -164,7 +164,7 @@ impl Sections<'_> {
                 let sum = weight + known.map_or(0, |other| u64::from(other.weight));
                 let weight = u32::try_from(sum).unwrap_or_else(|_| {
                     let message = format!("the total weight of backend \"{}\" is {sum}", member.backend.name);
-                    let help = format!("reduce weights, so that the sum is at most {}", u32::MAX);
+                    let help = format!("reduce weights until the sum is at most {}", u32::MAX);
                     self.report.error(&pool.place, (message, help));
                     u32::MAX
                 });
@@ -226,16 +226,16 @@ impl Sections<'_> {
         );
         self.report.error(
             &draft.place,
-            (message, "a pool can use only one encapsulation for a backend; use the same one in both pools"),
+            (message, "a pool can use only one encapsulation for a backend; use the same encapsulation in both pools"),
         );
     }
 }
 
-/// A nested pool and the sum of the weights of all references to it.
+/// A nested pool, and the sum of the weights in all references to this pool.
 type Weighted<'d> = (&'d At<Arc<str>>, u64);
 
 /// Combines the references to the same pool, so that the members of the pool are read only once.
-/// The place of the last reference is kept, where the sum of the weights is complete.
+/// The position of the last reference is kept, because the sum of the weights is complete there.
 fn merged<'d>(references: &[&'d PoolReference]) -> Vec<Weighted<'d>> {
     let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
     let mut all: Vec<Weighted<'d>> = Vec::with_capacity(references.len());

@@ -124,7 +124,7 @@ fn room(sections: &Sections<'_>) {
         named.entry(vip.shard()).or_default().extend(vip.group.iter().map(|group| &group.value));
     }
     let shards: BTreeSet<_> = sections.machines.iter().map(|machine| machine.shard.as_ref()).collect();
-    // A group is aggregated once, because many shards may use it.
+    // Each group is aggregated once, because many shards may use the same group.
     let mut known: BTreeMap<&Arc<str>, Vec<Prefix>> = BTreeMap::new();
     let mut all = |names: BTreeSet<&'_ Arc<str>>| -> Vec<Prefix> {
         let groups = names.into_iter().filter_map(|name| sections.groups.get(name));

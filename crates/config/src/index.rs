@@ -2,7 +2,8 @@
 //!
 //! Clients can send large configurations with `config put`. Checks between sections therefore look
 //! up names and addresses here, because a search in the list of sections for each reference would
-//! take quadratic time. If several sections have an address, the first of these sections is found.
+//! take quadratic time. If several sections have the same address, a lookup returns the first
+//! section.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;

@@ -383,8 +383,8 @@ fn canonical_ports<S: Serializer>(value: &RangeInclusive<u16>, to: S) -> Result<
     to.collect_str(&show(value))
 }
 
-/// Busy polling is rejected for packet sockets, because the kernel can deliver the packets of a
-/// queue to the socket of any thread.
+/// Busy polling is rejected for packet sockets, because the kernel can deliver a queue's packets to
+/// the sockets of different threads.
 fn read_busy_poll(node: &Node<'_>, mode: IoMode) -> Option<NonZeroU16> {
     match mode {
         IoMode::AfXdp => node.number(1..=1_024).and_then(NonZeroU16::new),

@@ -69,8 +69,8 @@ impl Serialize for PrivateKey {
 }
 
 impl Outside<'_> {
-    /// Reads the secret to which `node` refers, and converts it with `read`. Returns `stand_in` if
-    /// secrets are not read. `help` describes the expected content of the file.
+    /// Reads the secret file that `node` names, and converts its content with `read`. Returns
+    /// `stand_in` if secrets are not read. `help` describes the expected content of the file.
     pub(super) fn secret<T>(
         &self,
         node: &Node<'_>,
@@ -135,8 +135,8 @@ impl Outside<'_> {
         self.secret(node, KEY, PrivateKey(Arc::default()), PrivateKey::parse)
     }
 
-    /// Reads one or more certificates from the file to which `node` refers. Returns `""` if secrets
-    /// are not read.
+    /// Reads one or more certificates from the file that `node` names. Returns `""` if secrets are
+    /// not read.
     pub(super) fn certificates(&self, node: &Node<'_>) -> Option<Arc<str>> {
         let name = node.parse(CERTIFICATES, |text| (!text.is_empty()).then_some(text))?;
         if self.secrets.is_none() {
@@ -182,12 +182,12 @@ fn read_public(path: &Path) -> Result<String, Unread> {
     // Opening a named pipe would block until another process opens it for writing, so the file type
     // is checked first.
     if !fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(Unread::File("it is not a regular file".to_owned()));
+        return Err(Unread::File("not a regular file".to_owned()));
     }
     let mut bytes = Vec::new();
     File::open(path).map_err(failed)?.take(MAX_PEM_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > MAX_PEM_BYTES {
-        return Err(Unread::Content("it is larger than 1 MiB"));
+        return Err(Unread::Content("larger than 1 MiB"));
     }
     let text = String::from_utf8(bytes).map_err(|_| Unread::Content("it is not text"))?;
     // The parser's error is not used, because it would quote a line of the file.

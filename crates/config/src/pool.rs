@@ -168,7 +168,6 @@ pub(super) struct PoolReference {
 }
 
 impl PoolDraft {
-    /// Returns the name of the shard.
     pub(super) fn shard(&self) -> Option<&Arc<str>> {
         self.shard.as_ref().map(|shard| &shard.value)
     }

@@ -147,7 +147,6 @@ pub(super) fn show(range: &RangeInclusive<u16>) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
-/// Reads a number, or a range of numbers.
 pub(super) fn read_range(
     node: &Node<'_>,
     within: &RangeInclusive<u16>,

@@ -107,7 +107,7 @@ fn by_name<T>(
             let Some(value) = read(&node) else { continue };
             let same = |other: &At<T>| address(&other.value).is_ipv4() == address(&value).is_ipv4();
             if list.iter().any(same) {
-                let message = format!("{} is the second entry of its address family", node.label());
+                let message = format!("{} has the same address family as an earlier entry", node.label());
                 node.refuse((message, "list at most one IPv4 and one IPv6 entry"));
             } else {
                 list.push(node.at(value));
@@ -195,7 +195,7 @@ impl Parts<'_> {
     }
 }
 
-/// Returns the suffix of the address at which health checks probe the VIP in another cluster.
+/// Returns the suffix of the address that health checks probe in another cluster.
 pub(super) fn first_suffix(vip: &VipDraft, ipv4: bool) -> Option<Suffix> {
     vip.suffixes.iter().map(|at| at.value).find(|suffix| suffix.address().is_ipv4() == ipv4)
 }

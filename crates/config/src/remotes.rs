@@ -47,7 +47,7 @@ struct Addresses<'s>(BTreeMap<IpAddr, &'s Place>);
 
 impl<'s> Addresses<'s> {
     fn new(all: impl DoubleEndedIterator<Item = &'s At<IpAddr>>) -> Self {
-        // The first place of an address replaces the other places.
+        // If an address occurs several times, the first position replaces the later ones.
         Self(all.rev().map(|at| (at.value, &at.place)).collect())
     }
 

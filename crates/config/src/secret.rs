@@ -187,7 +187,7 @@ fn read_guarded(path: &Path, forbidden: u32) -> Result<String, SecretError> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(ROOM));
     file.take(MAX_SECRET_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > MAX_SECRET_BYTES {
-        return Err(of_content(&format!("it is larger than {MAX_SECRET_BYTES} bytes")));
+        return Err(of_content(&format!("larger than {MAX_SECRET_BYTES} bytes")));
     }
     let text = std::str::from_utf8(&bytes).map(str::to_owned);
     text.map_err(|_| of_content("it is not text"))

@@ -40,7 +40,6 @@ pub(super) struct Sections<'r> {
 }
 
 impl<'r> Sections<'r> {
-    /// Reads the sections from all files.
     pub(super) fn read(
         report: &'r Report,
         root: &mut Root<'_>,
@@ -163,12 +162,10 @@ pub(super) fn routes(sections: &Sections<'_>, vip: &VipDraft, announce: &Announc
 }
 
 impl Sections<'_> {
-    /// Returns the number of the machine with this name.
     pub(super) fn machine_named(&self, name: &str) -> Option<usize> {
         self.index.machines.get(name).copied()
     }
 
-    /// Returns the number of the machine with this address.
     pub(super) fn machine_at(&self, address: IpAddr) -> Option<usize> {
         self.index.of_machines.get(&address).copied()
     }
@@ -181,7 +178,6 @@ impl Sections<'_> {
         self.vips.get(*self.index.of_vips.get(&address)?)
     }
 
-    /// Returns the name of the backend with this address.
     pub(super) fn backend_at(&self, address: IpAddr) -> Option<&Arc<str>> {
         self.index.of_backends.get(&address)
     }

@@ -165,7 +165,7 @@ struct Firsts<'d> {
 }
 
 impl<'d> Firsts<'d> {
-    /// Returns an earlier peer with the same address or name, and describes what is the same.
+    /// Returns an earlier peer with the same address or name, and which of the two is the same.
     fn twin(&self, draft: &PeerDraft) -> Option<(String, &'d PeerDraft)> {
         let address = self.addresses.get(&draft.peer.address);
         let name = || self.names.get(&*draft.peer.name);

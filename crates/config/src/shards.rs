@@ -62,7 +62,7 @@ fn machines(sections: &Sections<'_>) {
         let help = sections
             .report
             .hint(shard, known.iter().copied())
-            .unwrap_or_else(|| "set the same shard in a section [machine.NAME]".to_owned());
+            .unwrap_or_else(|| format!("add shard = \"{shard}\" to a section [machine.NAME]"));
         sections.report.warning(place, (format!("no machine has shard \"{shard}\""), help));
     }
 }

@@ -1,8 +1,8 @@
 //! The files of a configuration, and the digest of their content.
 //!
 //! Two machines with the same digest choose backends and check their health in the same way. The
-//! digest covers the files, the prefix lists, the hash key, and the CA certificates of checks and
-//! of API clients. The digest does not cover the certificate and key of a machine, which may differ
+//! digest covers the files, the prefix lists, the hash key, and the CA certificates for checks and
+//! API clients. The digest does not cover the certificate and key of a machine, which may differ
 //! between machines. The digest does not reveal the hash key, which has 128 random bits. Reference:
 //! FIPS 180-4 for SHA-256.
 
@@ -98,9 +98,9 @@ impl Source {
     }
 }
 
-/// Returns the digest of a configuration: the SHA-256 of the digests of all files in order,
-/// followed by [`references`]. Paths are not included, so the configuration may be in different
-/// folders on different machines.
+/// Returns the digest of a configuration: the SHA-256 over the digests of all files, in order, and
+/// over [`references`]. Paths are not included, so the configuration may be in different folders on
+/// different machines.
 pub(super) fn digest(sources: &[Source], references: Option<&[u8; 32]>) -> [u8; 32] {
     let mut all = Sha256::new_with_prefix(b"sluicegate configuration\0");
     all.update((sources.len() as u64).to_be_bytes());

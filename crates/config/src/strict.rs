@@ -2,8 +2,8 @@
 //!
 //! With `strict = true`, a cached value is never older than an acknowledged write. The reply to a
 //! write passes through a single machine, so the caches of the other machines would keep the old
-//! value. The module `kv_cache` reads the key `strict`, and `replicas` rejects the combination of a
-//! cache with replicas.
+//! value. The module `kv_cache` reads the key `strict`, and the module `replicas` rejects a cache
+//! together with replicas.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

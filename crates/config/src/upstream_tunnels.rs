@@ -34,7 +34,6 @@ impl UpstreamTunnels {
     }
 }
 
-/// Reads a list of source prefixes.
 pub(super) fn read_sources(node: &Node<'_>) -> Option<Vec<At<Prefix>>> {
     let items = node.items(SOURCES)?;
     if items.len() > MOST {

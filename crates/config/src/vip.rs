@@ -236,7 +236,6 @@ impl ServiceDraft {
 }
 
 impl VipDraft {
-    /// Returns the name of the shard.
     pub(super) fn shard(&self) -> Option<&Arc<str>> {
         self.shard.as_ref().map(|shard| &shard.value)
     }

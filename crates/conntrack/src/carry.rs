@@ -37,7 +37,7 @@ impl FlowTable {
     /// Appends the records of the next `buckets` buckets to `to`. Empty buckets are skipped.
     /// Returns `None` after the last bucket.
     ///
-    /// Expired entries are exported too. The importing table frees these flows later.
+    /// Expired entries are exported too. The new table frees expired flows later.
     ///
     /// # Cost
     /// Reads one cache line per bucket, in order.

@@ -63,8 +63,8 @@ pub enum State {
 /// By default, timeouts shrink when flows that are not on probation use more than 500,000 entries.
 /// To keep that many entries with pairs of SYN and ACK, an attacker must send 8,900 packets per
 /// second. Extending existing flows requires 4,400 packets per second. Without the proof, 1,100
-/// packets per second would be enough. A proven flow needs only one packet per timeout, from a
-/// client or from an attacker.
+/// packets per second would be enough. After that, a client or an attacker keeps the flow with one
+/// packet per timeout.
 ///
 /// With a value of 8, a client that sends continuously is proven after two seconds. A client that
 /// rarely sends keeps its entry if its packets are at most 112 s apart, and its eighth packet
@@ -270,7 +270,7 @@ impl Clock {
 pub struct BusyClocks([Unmoved; 4]);
 
 impl BusyClocks {
-    /// Computes the entries for packets in this tick.
+    /// Computes the new entry contents for packets that arrive in this tick.
     #[inline]
     #[must_use]
     pub fn at(now: Tick) -> Self {
@@ -284,7 +284,8 @@ impl BusyClocks {
     }
 }
 
-/// The clocks that a packet leaves unchanged. They agree with `clock` in the bits `compared`.
+/// The clocks that a packet leaves unchanged. An entry is unchanged if its last four bytes equal
+/// `clock` in the bits `compared`.
 #[derive(Clone, Copy, Debug)]
 struct Unmoved {
     compared: u32,
@@ -406,8 +407,8 @@ impl TickLimits {
     }
 }
 
-/// The state byte after a packet. The indexes are the packet type, a flag that is 1 if the packet
-/// arrived at least one tick after the previous packet, and the old state byte.
+/// The state byte after a packet. The table is indexed by the packet type, by a flag that is 1 if
+/// the packet arrived at least one tick after the previous packet, and by the old state byte.
 ///
 /// The lookup table avoids branches, which the CPU would mispredict when packets of different flows
 /// are mixed.

@@ -88,7 +88,7 @@ pub(crate) const fn first_bucket(hash: u64, buckets: usize) -> usize {
 /// Returns the second bucket of an entry from its tag and its first bucket, or the first bucket
 /// from the second.
 ///
-/// For about one flow in `buckets`, both buckets are the same.
+/// One flow in `buckets`, on average, has two identical buckets.
 #[inline]
 pub(crate) const fn other_bucket(tag: u64, bucket: usize, buckets: usize) -> usize {
     let sum = scale((tag << 16).wrapping_mul(MIX), buckets);

@@ -96,7 +96,7 @@ impl PreviousTables {
         if flows.len() > 1
             && let Some(directory) = Directory::of(&flows)
         {
-            // An index that another call has built has the same content.
+            // Another call may already have built an index with the same content.
             let _ = self.directory.set(directory);
         }
     }
@@ -146,7 +146,7 @@ impl PreviousTables {
     }
 
     /// Returns the live flow with this hash. If several tables contain the flow, only the most
-    /// recently used entry counts. If that entry has expired or was purged, the flow is unknown.
+    /// recently used entry counts. If the entry has expired or was purged, the flow is unknown.
     ///
     /// # Cost
     /// With an index, a lookup of an unknown flow usually reads two cache lines, and that of a

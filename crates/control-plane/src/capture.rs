@@ -29,7 +29,6 @@ const _: () = assert!(
     "the API and the taps must have the same limits"
 );
 
-/// The running capture.
 #[derive(Debug)]
 struct Running {
     words: String,

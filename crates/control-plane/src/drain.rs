@@ -58,8 +58,8 @@ impl Shutdown {
     pub fn signal(&mut self, seen: Observed, parts: &mut impl Departure) -> bool {
         let at_most = match &mut self.drain {
             Some(drain) if drain.may_be_taken_back => {
-                // The drain that the operator started continues. The service manager is notified of
-                // the remaining time of the drain.
+                // The drain that an operator started continues. The service manager is notified of
+                // the remaining drain time.
                 drain.may_be_taken_back = false;
                 drain.longest()
             }
@@ -170,7 +170,6 @@ struct Drain {
 /// The reason why a drain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Over {
-    /// The drain time has passed.
     Passed,
     /// No packet was forwarded for `QUIET`.
     Quiet,

@@ -130,7 +130,7 @@ impl HandedState {
         self
     }
 
-    /// Returns the next hops through which checks of the targets of `controller` fail.
+    /// Returns the next hops through which checks of the controller's targets fail.
     #[must_use]
     pub fn failing_hops(&self, controller: &Controller) -> Vec<FailingHops> {
         let known: HashMap<_, _> = self.failing_hops.iter().map(|(target, hops)| (target, hops)).collect();

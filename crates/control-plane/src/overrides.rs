@@ -213,7 +213,7 @@ impl Overrides {
     }
 
     /// Forgets the origins of overrides that a reload deleted together with their backend. If the
-    /// backend is added again, no part of the old override applies to it.
+    /// backend is added again, the old override does not apply to the backend.
     pub fn forget_removed(&mut self, controller: &Controller) {
         self.given.retain(|key, _| controller.runtime_state().overrides.contains_key(key));
     }
@@ -273,8 +273,8 @@ impl Overrides {
         self.given.get(backend)?.mode.as_ref()?.down_at
     }
 
-    /// Returns the more recent of the origins of an override's state and weight, with the earlier
-    /// of the two expiry times.
+    /// An override's state and weight can have different origins. Returns the more recent origin,
+    /// with the earlier of the two expiry times.
     pub(crate) fn of(&self, backend: &OverrideKey) -> Option<(&Note, Option<Duration>)> {
         let given = self.given.get(backend)?;
         let parts = || given.mode.iter().chain(&given.weight);

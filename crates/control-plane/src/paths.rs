@@ -231,7 +231,7 @@ fn merge(before: &Table, mut found: Table, wanted: &Wanted) -> Table {
 }
 
 /// Logs the addresses whose next hop is unknown now, or is known again. Many addresses share one
-/// line.
+/// log line.
 fn log_addresses(mut lost: Vec<(IpAddr, String)>, mut restored: Vec<IpAddr>) {
     lost.sort();
     restored.sort();
@@ -304,12 +304,14 @@ fn log_hops(before: &NextHops, now: &NextHops) {
     for (((interface, neighbour), why), backends) in changes {
         match why {
             Some(why) => {
-                // log: One of several next hops of backends is no longer used. The remaining next
-                // hops carry its flows. Check the link and the router of this next hop.
+                // log: A next hop is no longer used, although the route to a backend has several
+                // next hops. The remaining next hops carry its flows. Check the link and the router
+                // of this next hop.
                 tracing::warn!(change = "backend", neighbor = %neighbour, interface, backends, %why, "next hop skipped");
             }
             None => {
-                // log: One of several next hops of backends is used again. No action is needed.
+                // log: A next hop of a route with several next hops is used again. No action is
+                // needed.
                 tracing::info!(change = "backend", neighbor = %neighbour, interface, backends, "next hop used again");
             }
         }

@@ -160,7 +160,7 @@ impl Filters {
         slots.filter(|(_, slot)| *slot.backend == *name).map(|(number, _)| SlotId(number)).collect()
     }
 
-    /// Returns the filters, each of which needs one pass through the connection table.
+    /// Returns the filters. Each filter needs one pass through the connection table.
     fn walks(self) -> Vec<FlowFilter> {
         match self {
             Self::All => vec![FlowFilter::All],

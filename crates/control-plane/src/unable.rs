@@ -68,11 +68,13 @@ impl Unable {
         let name = |key: &TargetKey| (key.address, key.check.name.to_string());
         let (key, (why, since)) = self.0.iter().min_by_key(|(key, _)| name(key))?;
         let seconds = now.saturating_duration_since(*since).as_secs();
-        let count = match self.0.len() {
-            1 => "a health check cannot run and keeps its last result".to_owned(),
-            count => format!("{count} health checks cannot run and keep their last results"),
-        };
-        Some(format!("{count}: \"{}\" of {} for {seconds} s ({why})", &key.check.name, key.address))
+        let example = format!("check \"{}\" of {} for {seconds} s: {why}", &key.check.name, key.address);
+        Some(match self.0.len() {
+            1 => format!("a health check cannot run, so its health state does not change ({example})"),
+            count => format!(
+                "{count} health checks cannot run, so their health states do not change (for example, {example})"
+            ),
+        })
     }
 }
 
@@ -137,11 +139,12 @@ mod tests {
         assert_eq!(unable.warning(start), None);
         unable.take(vec![(target(2), Some("no port".into()))], start);
         let later = start + Duration::from_secs(7);
-        let one =
-            "a health check cannot run and keeps its last result: \"web\" of 198.18.0.2 for 7 s (no port)";
+        let one = "a health check cannot run, so its health state does not change \
+                   (check \"web\" of 198.18.0.2 for 7 s: no port)";
         assert_eq!(unable.warning(later).as_deref(), Some(one));
         unable.take(vec![(target(1), Some("not permitted".into())), (target(3), None)], later);
-        let two = "2 health checks cannot run and keep their last results: \"web\" of 198.18.0.1 for 0 s (not permitted)";
+        let two = "2 health checks cannot run, so their health states do not change \
+                   (for example, check \"web\" of 198.18.0.1 for 0 s: not permitted)";
         assert_eq!((unable.count(), unable.warning(later).as_deref()), (2, Some(two)));
         unable.take(vec![(target(1), None), (target(2), None)], later);
         assert_eq!((unable.count(), unable.warning(later)), (0, None));

@@ -1,5 +1,5 @@
 //! A counter with one writer and any number of readers. An update is a relaxed load and a relaxed
-//! store, so that the packet path needs no atomic read-modify-write instruction.
+//! store. As a result, the packet path needs no atomic read-modify-write instruction.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

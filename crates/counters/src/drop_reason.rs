@@ -63,7 +63,7 @@ macro_rules! drop_reasons {
                 /// A keyed request contains an administrative command, which clients may not send
                 /// through the load balancer.
                 KvAdministrative = "kv_administrative",
-                /// A line or value of a keyed request does not end in CR LF.
+                /// A line or value of a keyed request does not end with CR LF.
                 KvLineEnd = "kv_line_end",
                 /// The line of a keyed request contains a zero byte, which memcached treats as the
                 /// end of the line.

@@ -249,7 +249,7 @@ groups! {
         /// Cached values that this thread evicted because the cache memory was full
         /// (kv.cache.memory).
         cache_evictions: counter "values" "thread_cache_evictions_total" [];
-        /// Bytes of keys and values in the cache of this thread.
+        /// Bytes of keys and values in this thread's cache.
         cache_bytes: gauge "bytes" "thread_cache_bytes" [];
         /// Tunneled packets from other clusters that this thread decapsulated.
         remote_decapsulated: counter "packets" "thread_remote_decapsulated_packets_total" [];
@@ -267,7 +267,7 @@ groups! {
         /// Entries in use in the connection table of this thread, including expired entries that
         /// have not been freed yet.
         entries: gauge "entries" "flow_table_entries" [];
-        /// Capacity of the connection table of this thread.
+        /// Capacity of this thread's connection table.
         capacity: gauge "entries" "flow_table_capacity" [];
         /// Lookups in the connection table of this thread, by result: hit (the flow was found) or
         /// miss.
@@ -315,7 +315,7 @@ groups! {
         replaced: counter "datagrams" "fragment_table_replaced_total" [];
     }
 
-    /// The counters of the sockets of a thread.
+    /// The socket counters of a thread.
     socket SOCKET ["thread"] {
         /// Frames that the kernel dropped before they reached the receive ring of this thread, for
         /// a reason other than a full ring, for example an empty fill ring.

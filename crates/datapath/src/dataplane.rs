@@ -7,8 +7,8 @@
 //! packet threads have no queues.
 //!
 //! Another process can take over the queues while the programs stay attached (module `handover`).
-//! The `sluicegate` binary updates the filter of VIPs, so that data plane and control plane do not
-//! depend on each other.
+//! The `sluicegate` binary updates the filter of VIPs. As a result, data plane and control plane do
+//! not depend on each other.
 //!
 //! Invariant: dropping the data plane detaches the programs, unless another process has taken over
 //! the interfaces.
@@ -435,7 +435,7 @@ impl Drop for DataPlane {
         let (put, taken): (u64, u64) = (sum(|all| &all.to_threads), sum(|all| &all.from_threads));
         if put != taken && self.handover.holder == Holder::Me {
             // log: At exit, packets that one thread had passed to another were lost. The field
-            // `packets` contains their number.
+            // `packets` contains the number of lost packets.
             tracing::warn!(packets = put.saturating_sub(taken), "packets lost between threads");
         }
     }

@@ -42,20 +42,20 @@ pub struct DecapCounts {
     pub ipip: ByFamily,
     /// Packets whose GUE header was removed.
     pub gue: ByFamily,
-    /// Tunneled packets to this host from an outer source that is not listed. The program passed
+    /// Tunneled packets to this host from an outer source that is not listed. The program passes
     /// these packets to the kernel unchanged.
     pub refused_source: u64,
-    /// Tunneled packets to this host with an invalid inner packet. The program passed these packets
+    /// Tunneled packets to this host with an invalid inner packet. The program passes these packets
     /// to the kernel unchanged. An inner packet is invalid if its header is truncated or has an
     /// unexpected IP version, or if it is longer than the outer packet.
     pub malformed: u64,
     /// Tunneled packets to this host whose inner destination is not a listed VIP. The program
-    /// passed these packets to the kernel unchanged.
+    /// passes these packets to the kernel unchanged.
     pub refused_destination: u64,
     /// Tunneled packets to this host whose outer header marks congestion, although the inner packet
     /// does not support ECN. The program dropped these packets (RFC 6040 §4.2).
     pub congestion: u64,
-    /// All other frames. The program passed these packets to the kernel unchanged.
+    /// All other frames. The program passes these packets to the kernel unchanged.
     pub passed: u64,
 }
 

@@ -486,8 +486,8 @@ mod tests {
     }
 
     /// Runs regular checks and the checks that are due, from a check that found no problem on. Each
-    /// check is late by `late`. The thread makes its last iteration `after` that check. Returns how
-    /// long after the last iteration the stall was found, and how long after it the stall had
+    /// check is late by `late`. The thread makes its last iteration `after` that check. Returns two
+    /// durations since the last iteration: until the stall was found, and until the stall had
     /// lasted for `max_stall`.
     fn found(after: Duration, late: Duration, max_stall: Duration) -> (Duration, Duration) {
         let start = Instant::now();
@@ -532,8 +532,8 @@ mod tests {
         assert_eq!(progress.stuck_since(), Some(at(10_000)), "nothing waited before");
         assert!(!progress.is_stuck(at(10_500), 1, Duration::ZERO, || true));
         assert_eq!((progress.stuck_since(), progress.due()), (None, Some(at(10_900))));
-        // The thread made an iteration, and then the process stopped for 26 s. The clock stood
-        // still in this time.
+        // The thread made an iteration, and then the process stopped for 26 s. The clock did not
+        // advance during this time.
         assert!(!progress.is_stuck(at(10_700), 2, Duration::from_secs(26), || true));
         assert_eq!(progress.due(), Some(at(10_900)));
     }

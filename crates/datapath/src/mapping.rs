@@ -51,7 +51,6 @@ impl Mapping {
         self.base
     }
 
-    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }

@@ -75,7 +75,7 @@ impl<T: Copy> Memory<T> {
     }
 }
 
-/// The location of the slots of a ring.
+/// The memory location of a ring's slots.
 #[derive(Clone, Copy)]
 struct Slots<T> {
     first: NonNull<T>,

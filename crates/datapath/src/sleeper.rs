@@ -59,7 +59,7 @@ mod tests {
             sleeper.about_to_sleep();
             let saw = left.load(Ordering::Acquire);
             let rang = other.join().unwrap();
-            assert!(saw || rang, "thread asleep with work, and not woken");
+            assert!(saw || rang, "the thread sleeps although it has work");
         });
     }
 }

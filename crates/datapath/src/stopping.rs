@@ -30,8 +30,8 @@ impl Rounds {
     }
 }
 
-/// The number of shutdown rounds: one for each thread that may handle the same packet. These
-/// threads are the receiving thread, the thread selected by software steering, the thread that
+/// The number of shutdown rounds: one for each thread that may handle the same packet. A packet can
+/// pass through the receiving thread, the thread selected by software steering, the thread that
 /// collects fragments, and the sending thread.
 pub(crate) const ROUNDS: u8 = 4;
 

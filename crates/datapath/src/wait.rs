@@ -39,7 +39,6 @@ pub(crate) enum Trigger {
     /// Packets have arrived since the last wakeup. The thread must take all packets before it waits
     /// again.
     Arrival,
-    /// Packets are waiting.
     Waiting,
 }
 
@@ -122,7 +121,7 @@ mod tests {
             peer.send(b"first").unwrap();
             assert_eq!(events.wait(255), Woken::Event);
             let still = if trigger == Trigger::Waiting { Woken::Event } else { Woken::Timeout };
-            assert_eq!(events.wait(0), still, "a packet is waiting, but no other has arrived");
+            assert_eq!(events.wait(0), still, "a packet is waiting, but no other packet has arrived");
             peer.send(b"second").unwrap();
             assert_eq!(events.wait(255), Woken::Event);
         }

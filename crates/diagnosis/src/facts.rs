@@ -231,7 +231,6 @@ impl Facts {
         Some(format!("ip address add {} dev {}", host_prefix(address), interface.name))
     }
 
-    /// Returns the number of sockets on an interface.
     pub(crate) fn sockets_on(&self, interface: &Interface) -> u32 {
         self.sockets.unwrap_or(interface.queues)
     }

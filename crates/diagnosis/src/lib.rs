@@ -44,7 +44,7 @@ use next_hop::{NextHopError, NextHops, Resolver};
 use self::facts::Facts;
 use self::reach::Heard;
 
-/// The result of the checks on a machine. Its `Display` implementation writes a report for a
+/// The result of the checks on a machine. The `Display` implementation writes a report for a
 /// terminal.
 #[derive(Debug)]
 pub struct Diagnosis {
@@ -236,7 +236,7 @@ fn judge_at_start(facts: &Facts) -> Vec<Finding> {
     judge_beyond_start(facts).into_iter().filter(|finding| finding.severity != Severity::Advice).collect()
 }
 
-/// Derives the findings that the load balancer does not report by itself at startup.
+/// Derives the findings that the load balancer itself does not report at startup.
 fn judge_beyond_start(facts: &Facts) -> Vec<Finding> {
     [machine::findings(facts), interfaces::findings(facts), paths::findings(facts), routers::findings(facts)]
         .concat()

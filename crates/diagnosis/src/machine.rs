@@ -201,7 +201,7 @@ fn far_processors(facts: &Facts, interface: &Interface, hardware: &Hardware) -> 
     })
 }
 
-/// Reports packet threads on processors that are not isolated. This check applies if the threads
+/// Reports packet threads on processors that are not isolated. The check runs only if the threads
 /// never sleep, or if the machine has isolated processors.
 fn disturbed_processors(facts: &Facts, interface: &Interface, hardware: &Hardware) -> Option<Finding> {
     let threads = facts.thread_cpus(facts.threads_on(interface), &hardware.near);

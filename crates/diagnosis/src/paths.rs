@@ -298,7 +298,7 @@ impl fmt::Display for Group<'_> {
     }
 }
 
-/// Returns one finding for each key, for all paths with this key. `key` returns `None` for paths
+/// Groups the paths by a key, and returns one finding per group. `key` returns `None` for paths
 /// without the problem.
 fn grouped<K: Ord>(
     facts: &Facts,

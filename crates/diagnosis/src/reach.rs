@@ -141,7 +141,8 @@ fn search(ipv4: bool, targets: &[(IpAddr, u32)], pass: Pass<'_>) -> Vec<Reach> {
 const SMALL_V4: u32 = 576;
 const SMALL_V6: u32 = 1_280;
 const ATTEMPTS: usize = 2;
-/// The kernel repeats a neighbor request once a second. This timeout allows one repetition.
+/// The kernel repeats a neighbor request once a second. The timeout leaves enough time for one
+/// repetition.
 const FIRST_PATIENCE: Duration = Duration::from_millis(1_500);
 const PATIENCE: Duration = Duration::from_millis(400);
 /// The number of pings in a burst. The replies to a burst fit into the socket buffer.
@@ -152,8 +153,8 @@ const BETWEEN_BURSTS: Duration = Duration::from_millis(5);
 mod tests {
     use super::*;
 
-    /// Simulates hosts and returns the result for each host and the number of rounds. Each host has
-    /// a requested size and a path MTU. An MTU of 0 represents a host that is down.
+    /// Simulates hosts. Returns the result for each host, and the number of rounds. Each host has a
+    /// requested size and a path MTU. An MTU of 0 represents a host that is down.
     fn found(ipv4: bool, hosts: &[(u32, u32)]) -> (Vec<Reach>, usize) {
         let address = |n: usize| -> IpAddr {
             if ipv4 { format!("198.18.1.{n}") } else { format!("2001:db8:18::{n}") }.parse().unwrap()

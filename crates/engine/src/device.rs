@@ -65,7 +65,7 @@ pub trait Device {
         frame
     }
 
-    /// Queues the bytes `bounds` of the buffer of the frame for sending on an interface.
+    /// Queues the bytes `bounds` of the frame's buffer for sending on an interface.
     ///
     /// # Errors
     /// Returns the frame if the ring is full, or if this thread has no transmit ring on the

@@ -324,7 +324,7 @@ impl<D: Device, F: Forward> Engine<D, F> {
         count
     }
 
-    /// Processes the batch. Consecutive frames that leave by the same interface are sent together.
+    /// Processes the batch. Consecutive frames for the same interface are sent together.
     fn process(&mut self, now: Now) {
         let mut outcomes = Outcomes::new();
         self.decide(now, &mut outcomes);
@@ -336,7 +336,7 @@ impl<D: Device, F: Forward> Engine<D, F> {
             let alike = sent_alike(verdicts, outcomes);
             let sent = port.leave_all(&outcomes[..alike], &mut frames);
             // The remaining frames of the run do not fit into the transmit ring, or belong to the
-            // ring of another thread. A frame with another verdict is handled alone.
+            // ring of another thread. A frame with a different verdict is handled separately.
             let end = alike.max(1);
             for at in sent..end {
                 let (Some(mut received), outcome) = (frames.next(), outcomes[at]) else { break };
@@ -435,7 +435,7 @@ impl<D: Device> Port<D> {
         Ok(())
     }
 
-    /// Sends frames that leave by the same interface, one for each outcome. Returns the number of
+    /// Sends consecutive frames for the same interface, one for each outcome. Returns the number of
     /// frames that were taken from `frames` and sent.
     #[inline]
     fn leave_all(

@@ -19,7 +19,7 @@ pub enum Purpose {
         /// The end offset of the packet.
         end: usize,
     },
-    /// The receiving thread processes the packet in `[start, end)` as if the thread had received it
+    /// The receiving thread processes the packet in `[start, end)` as if the packet had arrived
     /// from the wire. The sender is an I/O thread.
     Steered {
         /// The interface that received the packet.

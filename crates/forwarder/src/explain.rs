@@ -15,8 +15,8 @@ pub enum Step {
     Maglev {
         /// The index of the Maglev table entry that contains the backend.
         entry: u32,
-        /// The number of table entries that were tried before this entry and skipped because their
-        /// backends are not serving.
+        /// The number of table entries that were skipped before this entry, because their backends
+        /// are not serving.
         rehashed: u8,
         /// `true` if the flow previously had a different backend, which was removed, is down, or no
         /// longer belongs to the service.

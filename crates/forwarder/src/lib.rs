@@ -1,9 +1,10 @@
 //! Decides for each packet whether it is forwarded, answered, held or dropped. The forwarder
 //! receives batches of packets, returns one verdict for each packet, and rewrites frames in place.
-//! Its decisions follow the [`Snapshot`] that the control plane published. The control plane
-//! publishes snapshots through [`Live`]. This crate also contains the packet counters and the ring
-//! for control-plane requests. The crate `datapath` contains the kernel's rings and sockets, the
-//! crate `config` reads the TOML configuration, and the crate `packet` defines header formats.
+//! The forwarder decides according to the [`Snapshot`] that the control plane published. The
+//! control plane publishes snapshots through [`Live`]. This crate also contains the packet counters
+//! and the ring for control-plane requests. The crate `datapath` contains the kernel's rings and
+//! sockets, the crate `config` reads the TOML configuration, and the crate `packet` defines header
+//! formats.
 //!
 //! The counters of each packet thread satisfy `rx + from_threads + originated = tx + replies +
 //! to_threads + taken + drops + held`. The packet path does not allocate memory, read the clock or

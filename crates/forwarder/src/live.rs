@@ -93,9 +93,9 @@ impl Reader {
     }
 }
 
-/// Returns `true` if a reader still uses the snapshot. `retired` holds one reference, so any
-/// further reference belongs to a reader. Readers cannot obtain new references, because the
-/// snapshot is no longer current.
+/// Returns `true` if a reader still uses the snapshot. `retired` holds one reference, so all other
+/// references belong to readers. Readers cannot obtain new references, because the snapshot is no
+/// longer current.
 fn still_read(snapshot: &Arc<Snapshot>) -> bool {
     Arc::strong_count(snapshot) > 1
 }

@@ -1,7 +1,6 @@
-//! Notices are events that a packet thread reports to the control plane on its own initiative. Each
-//! packet thread has one bounded ring with a single producer and a single consumer. A notice that
-//! does not fit into the ring is lost. Losing a notice is acceptable, because the reported events
-//! recur.
+//! A packet thread sends notices about events to the control plane, without a request. Each packet
+//! thread has one bounded ring with a single producer and a single consumer. A notice that does not
+//! fit into the ring is lost. Losing a notice is acceptable, because the reported events recur.
 
 use std::net::IpAddr;
 

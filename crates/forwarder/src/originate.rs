@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Writes the link header for a packet that this machine sends to `hop` without encapsulation, and
-/// moves the frame to the front of its buffer. The TTL stays the same. Returns the length of the
+/// moves the frame to the front of its buffer. The TTL is not changed. Returns the length of the
 /// new link header in bytes.
 ///
 /// # Errors

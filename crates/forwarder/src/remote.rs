@@ -16,8 +16,8 @@ use crate::{Forwarding, PoolTable, Prefix, Slot};
 pub struct Remote {
     /// This cluster's prefixes that contain these addresses.
     pub ours: Vec<Prefix>,
-    /// The other clusters. The headers of each cluster's slot are built by
-    /// [`Template::to_cluster`].
+    /// The other clusters that serve these addresses. The headers of each cluster's slot are built
+    /// by [`Template::to_cluster`].
     pub pool: Arc<PoolTable>,
 }
 

@@ -87,7 +87,7 @@ pub enum Request {
     Capture(Option<Box<Tap>>),
     /// Replace the counter of hot keys with this counter. `None` stops counting.
     HotKeys(Option<Box<HotKeys>>),
-    /// Replace the cache of hot values with this cache. `None` disables the cache.
+    /// Replace the cache of hot values with this cache. If `None`, the cache is disabled.
     Cache(Option<Box<ValueCache>>),
 }
 

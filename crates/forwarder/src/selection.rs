@@ -17,8 +17,8 @@ pub struct Selection {
     pub slot: SlotId,
     /// The index of the table entry or ring point that refers to the backend.
     pub entry: u32,
-    /// The number of table entries that were tried before this entry and skipped because their
-    /// backends are not serving. For a ring, the value is 1 if any point was skipped.
+    /// The number of table entries that were skipped before this entry, because their backends are
+    /// not serving. For a ring, the value is 1 if any point was skipped.
     pub rehashed: u8,
 }
 
@@ -114,8 +114,8 @@ impl Snapshot {
 
     /// Selects a serving backend of a pool.
     ///
-    /// If the selected backend is not serving, the table is tried again with the rehashed hash,
-    /// which gives the same result on every machine. After 17 failed tries, all backends are
+    /// If the selected backend is not serving, the hash is rehashed and looked up in the table
+    /// again. The result is the same on every machine. After 17 failed tries, all backends are
     /// checked in rank order, starting at the backend of the last try.
     ///
     /// # Source

@@ -138,8 +138,9 @@ impl Snapshot {
         !self.spread_headers.is_empty()
     }
 
-    /// Returns the prepared headers for a flow of a slot with several next hops, and the length of
-    /// the outer headers. Returns `None` for other slots, and for an inner packet that is too long.
+    /// Returns the prepared headers for one flow if the slot has several next hops, and the length
+    /// of the outer headers. Returns `None` for other slots, and for an inner packet that is too
+    /// long.
     #[inline(never)]
     pub(crate) fn headers_of_flow(
         &self,

@@ -1,4 +1,4 @@
-//! The table that assigns flows to the next hops of a slot whose route has several next hops.
+//! The table that assigns the flows of a slot to its next hops, if there are several next hops.
 //!
 //! If a hop leaves the set, only the flows of this hop move. If a hop joins the set, flows move
 //! only to the new hop. The flow hash selects a table entry, as in a Maglev table. For each entry,
@@ -11,7 +11,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// Assigns flow hashes to the hops of a set. Slots with the same set share one table.
+/// Assigns flow hashes to the hops of a set. Slots with the same set of next hops share one table.
 #[derive(Clone, Debug)]
 pub struct HopTable(Arc<[u8; ENTRIES]>);
 
@@ -45,9 +45,9 @@ impl HopTable {
     }
 }
 
-/// Returns the score of a hop for an entry. The score does not depend on the other hops. The hop
-/// with the highest score gets the entry, and the probability of this is proportional to the weight
-/// of the hop.
+/// Returns the score of a hop for an entry. The score of a hop does not depend on other hops. The
+/// hop with the highest score gets the entry. A hop's probability of getting an entry is
+/// proportional to its weight.
 fn score(entry: usize, (id, weight): (u64, u16)) -> f64 {
     let mut hasher = DefaultHasher::new();
     (entry, id).hash(&mut hasher);

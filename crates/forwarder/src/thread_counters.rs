@@ -128,7 +128,8 @@ impl ThreadCounters {
         }
     }
 
-    /// Returns the number of packets with a trace mark that were not reported for this reason.
+    /// Returns the number of packets with a trace mark that caused no report, for one refusal
+    /// reason.
     #[must_use]
     pub fn trace_refusals(&self, refusal: TraceRefusal) -> u64 {
         self.trace_refused.get(refusal as usize).map_or(0, Counter::read)

@@ -24,12 +24,12 @@ pub enum Verdict {
     Reply,
     /// Keep the frame in this hold slot until `poll` releases it.
     Hold(HoldSlot),
-    /// Hand the frame over to this packet thread, for this reason.
+    /// Pass the frame to this packet thread, with the reason for the handover.
     ToThread(ThreadId, HandoffReason),
     /// Return the frame to its pool. The packet was addressed to this machine, and the forwarder
     /// has processed it.
     Taken,
-    /// Drop the packet for this reason, and return the frame to its pool.
+    /// Drop the packet, with this drop reason, and return the frame to its pool.
     Drop(DropReason),
 }
 
@@ -41,7 +41,7 @@ pub enum FragmentStep {
     Of(usize),
     /// All fragments have been written.
     End,
-    /// No further fragment can be written. The driver drops the held packet for this reason.
+    /// No further fragment can be written. The driver drops the held packet with this drop reason.
     Failed(DropReason),
 }
 

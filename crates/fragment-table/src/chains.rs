@@ -34,8 +34,8 @@ impl Chains {
         (heads(capacity) + capacity) * size_of::<u32>()
     }
 
-    /// Returns the indexes in the chain of `hash`, newest first. The caller must compare their
-    /// keys.
+    /// Returns the indexes in the chain of `hash`, newest first. The caller must compare the keys
+    /// of the entries at these indexes.
     pub(crate) fn of(&self, hash: u64) -> impl Iterator<Item = u32> {
         let link = |place: u32| Some(place).filter(|&place| place != NONE);
         core::iter::successors(link(self.heads[self.head(hash)]), move |&place| {

@@ -30,8 +30,8 @@ pub struct Counters {
     pub refused_source: u64,
     /// Later fragments that were refused because all hold slots were in use.
     pub refused_buffer: u64,
-    /// Datagrams that expired after their first fragment had arrived. The entries of most datagrams
-    /// end in this way.
+    /// Datagrams that expired after their first fragment had arrived. Most entries are removed for
+    /// this reason.
     pub expired_known: u64,
     /// Datagrams that expired before their first fragment arrived.
     pub expired_waiting: u64,

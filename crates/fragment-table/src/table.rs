@@ -186,7 +186,8 @@ impl<D: Copy> FragmentTable<D> {
     }
 
     /// Expires at most `budget` datagrams whose lifetime has passed, and returns the number of
-    /// expired datagrams. Their held frames are queued for [`FragmentTable::release`].
+    /// expired datagrams. The held frames of expired datagrams are queued for
+    /// [`FragmentTable::release`].
     ///
     /// Lookups never return expired datagrams, so this call affects only how long frames are held.
     ///

@@ -42,8 +42,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
                     }
                 }
             }
-            // These events cannot occur here. A local failure needs three backends in two pools,
-            // and this example flushes no server, asks no agent and sets no next hops.
+            // The other events cannot occur in this example. A local failure needs three backends
+            // in two pools, and this example flushes no server, asks no agent and sets no next
+            // hops.
             Event::LocalFailure(_) | Event::Flushed(_) | Event::Advised(_) | Event::Hops(_) => {}
         }
     }

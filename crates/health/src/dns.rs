@@ -4,8 +4,9 @@
 //! EDNS, so a response is at most 512 bytes long. A lost query is not repeated before the next
 //! attempt.
 //!
-//! With `probe_mtu`, a second query is padded to a packet of full size. Any response to it passes:
-//! a server that limits the length of queries reports an error, but has received the packet.
+//! With `probe_mtu`, a second query is padded to a packet of full size. The check accepts any
+//! response to this query: a server that limits the length of queries reports an error, but has
+//! received the packet.
 //!
 //! A compression pointer must point strictly backward, so a response cannot cause an endless loop.
 //!
@@ -198,7 +199,7 @@ const TYPE_OPT: u16 = 41;
 /// The recommended limit of responses over UDP (RFC 9715 §3).
 const RESPONSE_BYTES: u16 = 1_232;
 const PADDING_OPTION: u16 = 12;
-/// The length of the code and the length of an option.
+/// The number of bytes in the code and length fields of an option.
 const PADDING_HEADER: u16 = 4;
 /// The length of the OPT record with an empty padding option.
 const OPT_BYTES: usize = 15;

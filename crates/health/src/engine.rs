@@ -188,7 +188,7 @@ impl Health {
     }
 
     /// Returns a report of all targets, in no particular order. This function waits until the
-    /// health thread has created the report, which takes some milliseconds with 20,000 targets.
+    /// health thread has created the report, which takes a few milliseconds for 20,000 targets.
     pub fn report(&self) -> Vec<TargetReport> {
         self.exchange.ask_report().recv().unwrap_or_default()
     }

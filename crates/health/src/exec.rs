@@ -43,7 +43,7 @@ impl Subject<'_> {
     }
 }
 
-/// Runs the program, and waits until it ends. If the future is dropped, the check runner kills the
+/// Runs the program and waits for its result. If the future is dropped, the check runner kills the
 /// program.
 pub(super) async fn attempt(
     check: &ExecCheck,

@@ -38,7 +38,7 @@ pub enum Failure {
     Tls(Box<str>),
     /// The response does not follow the protocol.
     Malformed(Box<str>),
-    /// The HTTP status is not one of the expected statuses.
+    /// The HTTP status is not an expected status.
     Status {
         /// The received status.
         found: u16,

@@ -1,5 +1,5 @@
-//! Entry points for fuzzing the parsers of DNS responses and of the messages of check programs. The
-//! fuzz targets in `tests/fuzz` cannot use private functions.
+//! Entry points for fuzzing the parsers of DNS responses and check program messages. The fuzz
+//! targets in `tests/fuzz` cannot use private functions.
 //!
 //! This module is compiled only with the feature `fuzzing`.
 

@@ -118,8 +118,8 @@ fn passed(code: u32) -> Result<(), Failure> {
 }
 
 /// Encodes `HealthCheckRequest { service = 1 }` with the five-byte prefix of gRPC. If `padding` is
-/// not 0, the message also has a field with this number of bytes. Servers ignore the field, because
-/// its number is unknown, and it counts against no limit on metadata.
+/// not 0, the message also has a field with this number of bytes. Servers ignore the field because
+/// they do not know its number. The field does not count toward limits on metadata.
 fn question(service: &str, padding: usize) -> Bytes {
     let mut message = Vec::with_capacity(service.len() + padding + 20);
     put_field(&mut message, SERVICE_FIELD, service.as_bytes());
@@ -203,7 +203,8 @@ fn failure(error: h2::Error) -> Failure {
 
 const SERVING: u64 = 1;
 const SERVICE_FIELD: u8 = 1;
-/// The highest number of a field with a key of one byte. The protocol does not use it.
+/// The highest number of a field with a key of one byte. The protocol does not use this field
+/// number.
 const PADDING_FIELD: u8 = 15;
 const MAX_MESSAGE_BYTES: usize = 4 << 10;
 const MAX_HEADER_BYTES: u32 = 16 << 10;

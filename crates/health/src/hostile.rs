@@ -93,7 +93,7 @@ pub(super) async fn waits(kind: &CheckKind) -> bool {
 }
 
 /// Returns the failure that an attempt would have if its time limit ended. Waits until the attempt
-/// has recorded it.
+/// has recorded the failure.
 pub(super) async fn recorded(kind: &CheckKind) -> Failure {
     let interim = Interim::default();
     let recorded = async {

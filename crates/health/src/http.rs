@@ -105,7 +105,7 @@ where
 }
 
 /// Drives an HTTP connection until the result of the check is available. If the connection ends
-/// first, the data that it has read is still evaluated.
+/// early, the received data is still evaluated.
 pub(super) async fn alongside<T>(health_state: impl Future<Output = T>, connection: impl Future) -> T {
     let driven = async {
         connection.await;

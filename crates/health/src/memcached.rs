@@ -49,7 +49,8 @@ struct Command {
 }
 
 /// Sends the command over UDP. Datagrams that do not match the request are ignored. With
-/// `full_size`, the command is then sent again in a packet of full size. Any response to it passes.
+/// `full_size`, the command is then sent again in a packet of full size. The check accepts any
+/// response to this command.
 async fn over_udp(
     command: &Command,
     peer: SocketAddr,

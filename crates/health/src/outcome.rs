@@ -11,7 +11,7 @@ pub struct Advice {
     /// `true` if the backend must not receive new flows.
     pub drains: bool,
     /// The weight in tenths of the configured weight: 1 to 20. The steps are coarse, because each
-    /// change of a weight requires a rebuild of tables and moves flows.
+    /// weight change requires a table rebuild and moves flows.
     pub tenths: u8,
 }
 

@@ -134,13 +134,13 @@ fn roots(pem: &str) -> Result<RootCertStore, Failure> {
         roots.add(certificate).map_err(|error| broken(tls_words(&error)))?;
     }
     if roots.is_empty() {
-        return Err(broken("it contains no certificate".into()));
+        return Err(broken("the file contains no certificate".into()));
     }
     Ok(roots)
 }
 
-/// The cache key of TLS settings. The key keeps the CA text alive, so that its address cannot be
-/// reused for another text.
+/// The cache key of TLS settings. The key keeps the CA text alive. As a result, no other text can
+/// get the same address.
 #[derive(Debug)]
 struct Known {
     ca: Option<Arc<str>>,

@@ -100,9 +100,9 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Brings the TUN device up, routes marked packets to it, and starts to send these packets. All
-    /// of this happens in the network namespace of the calling thread. Opening a tunnel and using
-    /// its dialers needs `CAP_NET_ADMIN` and `CAP_NET_RAW`.
+    /// Brings the TUN device up, routes marked packets to it, and starts to send these packets. The
+    /// device, the rules and the routes are created in the network namespace of the calling thread.
+    /// Opening a tunnel and using its dialers needs `CAP_NET_ADMIN` and `CAP_NET_RAW`.
     ///
     /// # Errors
     /// Returns a [`TunnelError`].
@@ -293,7 +293,7 @@ impl Own {
         v4.into_iter().chain(self.v6.map(|_| AddressFamily::Inet6))
     }
 
-    /// Returns the address of this machine in the family of `other`.
+    /// Returns this machine's address in the same family as `other`.
     fn beside(&self, other: IpAddr) -> Option<IpAddr> {
         if other.is_ipv4() { self.v4.map(IpAddr::V4) } else { self.v6.map(IpAddr::V6) }
     }

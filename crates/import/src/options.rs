@@ -78,7 +78,6 @@ pub(crate) struct Word<'t> {
     pub(crate) text: &'t str,
 }
 
-/// An option with its value.
 struct Given<'t> {
     key: Key,
     name: &'static str,
@@ -162,7 +161,6 @@ impl<'t> Rule<'t> {
         self.given(key).is_some()
     }
 
-    /// Returns the value of the option.
     pub(crate) fn value(&self, key: Key) -> Option<Word<'t>> {
         self.given(key).and_then(|given| given.value)
     }

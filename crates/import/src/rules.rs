@@ -72,7 +72,6 @@ pub(crate) struct Service {
     pub(crate) servers: Vec<Server>,
 }
 
-/// A server of a service.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     /// The line number of the rule, starting at 1.
@@ -103,7 +102,6 @@ pub(crate) enum Checksum {
     Remote,
 }
 
-/// Reads all rules.
 pub(crate) fn read(text: &str, file: &Path) -> Result<Vec<Service>, Problems> {
     let (mut services, mut problems) = (Services::default(), Vec::new());
     for (number, line) in (1..).zip(text.lines()) {

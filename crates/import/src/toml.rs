@@ -34,7 +34,8 @@ fn write_all(text: &mut String, all: &Translation) -> fmt::Result {
         let name = Encapsulation::Checksum.word();
         writeln!(text, "\n[encapsulation.{name}]\nkind = \"gue\"\nudp_checksum = true")?;
     }
-    // The servers of all translated methods receive packets to the VIP, so they listen there.
+    // With every supported forwarding method, the servers receive packets to the VIP and must
+    // listen on the VIP.
     for port in all.pools.iter().filter_map(|pool| pool.check).collect::<BTreeSet<_>>() {
         writeln!(text, "\n[check.tcp-{port}]\ntcp = {{ port = {port} }}\nvia = \"vip\"")?;
     }

@@ -1,10 +1,10 @@
 //! Translates IPVS services to VIPs and pools.
 //!
 //! A [`Translation`] has one VIP per address, and one pool per set of servers and checked TCP port.
-//! A failed check takes a server out of the pool, so it must not concern the other services of the
-//! server. Each server becomes a backend that is named after its address. The port of a server is
-//! ignored, because packets keep their destination port. Names, addresses and services are unique,
-//! and no backend has the address of a VIP.
+//! A failed check takes the server out of its pool, so a check of one service must not affect other
+//! services on the same server. Each server becomes a backend that is named after its address. The
+//! port of a server is ignored, because packets keep their destination port. Names, addresses and
+//! services are unique, and no backend has the address of a VIP.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -108,7 +108,6 @@ impl Encapsulation {
     }
 }
 
-/// Translates all services.
 pub(crate) fn translate(services: Vec<Service>) -> Translation {
     let mut all = Translation::default();
     let addresses = services.iter().filter_map(|service| match service.destination {

@@ -52,7 +52,7 @@ pub struct CacheConfig {
 
 /// A cache of hot values. `T` is the type by which the caller identifies the address and port to
 /// which a fetch is sent. Processes on different ports of a server may store different values for a
-/// key, so `T` is part of the name of each cached value.
+/// key, so `T` is part of the lookup key of each cached value.
 #[derive(Debug)]
 pub struct Cache<T> {
     epochs: Arc<Epochs>,

@@ -9,8 +9,8 @@
 //! [`EXCHANGE_REST_NS`] after its exchange has ended, so a late answer matches no exchange. Each
 //! slot has a fixed share of all ids and uses them one after another. After a slot has used its
 //! last id, the slot is blocked until its ids may be reused. A new exchange uses the slot that
-//! became free most recently. If all slots were used equally often instead, all of them would be
-//! blocked at the same time.
+//! became free most recently. If all slots were used equally often, all slots would be blocked at
+//! the same time.
 
 use std::mem;
 use std::ops::RangeInclusive;
@@ -51,7 +51,7 @@ pub enum ExchangeError {
 /// exchange.
 #[derive(Debug)]
 pub struct Exchanges<T> {
-    /// Slots are appended on first use, so that unused slots occupy no physical memory.
+    /// Slots are appended on first use, so unused slots occupy no physical memory.
     slots: Vec<Slot<T>>,
     capacity: usize,
     /// The chain [`FREE`] of free slots and the chain [`RESTING`] of blocked slots, followed by one

@@ -41,7 +41,7 @@ pub struct GatherConfig<'a> {
 #[derive(Debug)]
 pub struct GatherTable<T, X = Infallible> {
     exchanges: Exchanges<Sent<X>>,
-    /// Entries are appended on first use, so that unused entries occupy no physical memory.
+    /// Entries are appended on first use, so unused entries occupy no physical memory.
     entries: Vec<Option<Entry<T>>>,
     /// The indices of free entries.
     free: Vec<u32>,
@@ -493,8 +493,8 @@ impl<T, X> GatherTable<T, X> {
         for id in entry.parts.each().iter().filter_map(|part| part.exchange) {
             self.exchanges.end(now, id);
         }
-        // The answer memory that was used last is reused first, because it is still in the CPU
-        // cache.
+        // The most recently used answer memory is reused first, because this memory is still in the
+        // CPU cache.
         let answers = entry.answers.get(..usize::from(entry.ask.keys)).unwrap_or_default();
         self.free_answers.extend(answers.iter().rev());
         self.free.push(number);
@@ -573,7 +573,7 @@ fn answer_place(number: u32, length: usize) -> std::ops::Range<usize> {
 /// The maximum length of a client request in bytes. A request of 32 binary reads with 250-byte keys
 /// and a NOOP is 8,800 bytes long.
 const REQUEST_BYTES: usize = 9_216;
-/// The maximum length of the payload of an answer, in bytes.
+/// The maximum payload length of an answer, in bytes.
 const ANSWER_BYTES: usize = 1_408;
 /// The average number of keys per request for which answer memory and exchanges are reserved. If
 /// requests have more keys on average, fewer requests fit into the table.

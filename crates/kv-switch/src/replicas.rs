@@ -52,7 +52,7 @@ pub struct CopyId {
 pub struct Replica {
     /// The server, and the maximum payload of a datagram to it.
     pub target: Target,
-    /// The maximum time to live of the stored value. This limit is set if the server replaces an
+    /// The maximum time to live of the stored value. The limit is set if the server replaces an
     /// unavailable server.
     pub life: Option<ShortLife>,
 }
@@ -124,7 +124,7 @@ pub struct Answered {
 /// A table of replicated writes in progress. `T` is the type of the caller's data for a write.
 #[derive(Debug)]
 pub struct Writes<T> {
-    /// Entries are appended on first use, so that unused entries occupy no physical memory.
+    /// Entries are appended on first use, so unused entries occupy no physical memory.
     entries: Vec<Option<Entry<T>>>,
     /// The indices of free entries.
     free: Vec<u32>,

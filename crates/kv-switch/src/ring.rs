@@ -102,10 +102,9 @@ impl Ring {
         Ok(Self { points: points.into(), owners: owners.into() })
     }
 
-    /// Returns the server of a key, as an index into the slice that was passed to
-    /// [`Ring::build`]. This is the server with the first point at or after the 32-bit hash of the
-    /// key. Of a longer hash, such as that of [`KeyHash::sip`](crate::KeyHash::sip), the lower 32
-    /// bits are used.
+    /// Returns the server of a key, as an index into the slice that was passed to [`Ring::build`].
+    /// This is the server with the first point at or after the 32-bit hash of the key. If the hash
+    /// is longer, as with [`KeyHash::sip`](crate::KeyHash::sip), the lower 32 bits are used.
     ///
     /// # Cost
     /// One binary search, which takes 14 steps for 100 servers.

@@ -107,8 +107,8 @@ fn sorted(rules: &[(&[u8], u32)]) -> Result<Box<[Rule]>, RouteError> {
     Ok(sorted.into())
 }
 
-/// Sets `shorter` in all rules. Because the rules are sorted, all prefixes of a rule precede it,
-/// and each of these prefixes is a prefix of the next.
+/// Sets `shorter` in all rules. Because the rules are sorted, all prefixes of a rule come before
+/// the rule, and each prefix is itself a prefix of the next one.
 fn nested(mut rules: Box<[Rule]>) -> Result<Box<[Rule]>, RouteError> {
     let mut open: Vec<(u32, Box<[u8]>)> = Vec::new();
     for (index, rule) in rules.iter_mut().enumerate() {

@@ -64,8 +64,8 @@ const POOLS: usize = 256;
 mod tests {
     use super::*;
 
-    /// Takes entries for a pool until the pool gets no more, and returns the number of entries
-    /// taken.
+    /// Takes entries for a pool until the pool's limit is reached, and returns the number of
+    /// entries taken.
     fn take_all(shares: &mut Shares, pool: u32) -> usize {
         std::iter::from_fn(|| shares.take(pool, 1).then_some(())).count()
     }

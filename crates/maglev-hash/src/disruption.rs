@@ -9,9 +9,9 @@ use crate::{Backend, Table};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-/// The number of slots of two compared tables, divided into slots with an unchanged backend and
-/// slots whose backend changed for one of several reasons. A slot to which several reasons apply is
-/// counted in the field that is declared first.
+/// The number of slots in a comparison of two tables, by result: unchanged backend, or the reason
+/// why the backend changed. A slot to which several reasons apply is counted in the field that is
+/// declared first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disruption {
     /// Slots with the same backend in both tables.

@@ -14,8 +14,8 @@ use crate::Seed;
 ///
 /// The key of each function is the 128-bit SipHash-2-4 of a label, with the seed as the key. The
 /// labels are `sluicegate maglev offset` and `sluicegate maglev skip`. Each key consists of 16
-/// little-endian bytes. The two functions are independent of each other, although a cluster needs
-/// only one secret.
+/// little-endian bytes. The two functions are independent, although both keys are derived from one
+/// secret.
 pub(crate) struct Keys {
     offset: SipHasher13,
     skip: SipHasher13,
@@ -34,7 +34,8 @@ impl Keys {
     }
 }
 
-/// Compares slots by the preference of one backend, with one multiplication per slot.
+/// Compares slots by their position in one backend's preference list, with one multiplication per
+/// slot.
 ///
 /// The position of a slot among the preferences is `(slot - start) * skip^-1 mod M`. The code
 /// represents the position as a 64-bit fraction of `M`, so that integer overflow replaces the

@@ -29,10 +29,10 @@ pub(crate) struct Walk<E> {
 /// square root of the table size. With fewer free slots, searching the free slots is faster than
 /// stepping through the preferences of a backend.
 ///
-/// A step finds a free slot with probability free/size, so stepping takes size/free steps on
-/// average, and searching takes one comparison per free slot. The exact number is not critical. For
-/// example, if the methods were changed at the square root of the size, the build would take only a
-/// few percent longer.
+/// Each step finds a free slot with probability free/size. Stepping therefore takes size/free steps
+/// on average, and searching takes one comparison per free slot. The exact number is not critical.
+/// For example, if the methods were changed at the square root of the size, the build would take
+/// only a few percent longer.
 pub(crate) fn endgame_at(size: u32) -> u32 {
     size.isqrt() * 3 / 2
 }
@@ -83,8 +83,8 @@ impl<E: Copy + Default> Filling<E> {
         Self { size, entries: vec![E::default(); size as usize], taken, free: size, pending: vec![0; walks] }
     }
 
-    /// Gives every walk in `walks` one turn, in order. The slots of a backend are found by stepping
-    /// through its permutation.
+    /// Takes one slot for every walk in `walks`, in order. The slots of a backend are found by
+    /// stepping through its permutation.
     fn step(&mut self, walks: &mut [Walk<E>]) {
         let size = self.size;
         let advanced = walks.len() >= SHORT as usize;
@@ -110,8 +110,8 @@ impl<E: Copy + Default> Filling<E> {
         }
     }
 
-    /// Gives every walk in `walks` one turn. Slots are found by searching `left`, which contains
-    /// all free slots.
+    /// Takes one slot for every walk in `walks`. Slots are found by searching `left`, which
+    /// contains all free slots.
     fn search(&mut self, walks: &[Walk<E>], left: &mut Vec<u32>) {
         let mut inverses: Vec<u32> = walks.iter().map(|walk| walk.skip).collect();
         invert_all(&mut inverses, self.size);
@@ -192,8 +192,8 @@ impl<E> Walk<E> {
 
     /// Steps to the first free preference and takes it.
     ///
-    /// The loop tests [`LANES`] preferences per iteration, so that a walk costs one mispredicted
-    /// branch instead of one per step.
+    /// The loop tests [`LANES`] preferences per iteration, which reduces the mispredicted branches
+    /// of a walk from one per step to one in total.
     #[inline]
     fn step(&mut self, taken: &mut Taken, size: u32) -> u32 {
         let double = wrap(self.skip + self.skip, size);
@@ -241,7 +241,7 @@ fn wrap(sum: u32, size: u32) -> u32 {
 const SHORT: u32 = 16;
 
 /// The minimum number of free slots for each walk that advances together with other walks. With
-/// fewer free slots, too many walks would find that an earlier walk has taken their slot.
+/// fewer free slots, too many walks would end at a slot that an earlier walk has already taken.
 const CROWD: u32 = 8;
 
 /// The number of preferences that one walk tests in each iteration. Building with eight lanes was

@@ -24,8 +24,8 @@ pub struct Table {
 /// The number of a backend in a table, which lookups return. [`Table::backend`] and [`Table::name`]
 /// return the backend with this rank. A rank is valid only for the table that returned it.
 ///
-/// A rank is the position of the backend among all backends of the table, sorted by name. It is not
-/// an index into the slice that was passed to [`build`](crate::build).
+/// A rank is the position of the backend among all backends of the table, sorted by name. The rank
+/// is not an index into the slice that was passed to [`build`](crate::build).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Rank(u32);
@@ -80,8 +80,8 @@ impl Table {
     /// Returns the rank of the backend for a flow, session or key with this hash. Pass the rank to
     /// [`backend`](Self::backend) or [`name`](Self::name).
     ///
-    /// The function mixes the bits of `hash`. Any numbers that differ between flows are suitable:
-    /// 64-bit hashes, 32-bit hashes such as a CRC, and sequential IDs. If attackers can choose the
+    /// The function mixes the bits of `hash`. Any number that differs between flows is suitable: a
+    /// 64-bit hash, a 32-bit hash such as a CRC, or a sequential ID. If attackers can choose the
     /// flows, use a keyed hash function.
     ///
     /// # Cost
@@ -209,7 +209,7 @@ impl Table {
     }
 }
 
-/// Mixes the bits of a hash with a bijective function, the finalizer of splitmix64. Every bit of
+/// Mixes the bits of a hash with the finalizer of splitmix64, which is a bijection. Every bit of
 /// the result depends on all bits of the hash.
 #[inline]
 const fn mixed(hash: u64) -> u64 {

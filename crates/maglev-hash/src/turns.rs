@@ -30,8 +30,8 @@ struct Class {
 /// The next round of a class.
 #[derive(PartialEq, Eq)]
 struct Event {
-    /// The value `2 k + 1` for round `k`. Divided by `2 w`, it is the time `(k + 1/2) / w` at which
-    /// the round takes place.
+    /// The value `2 k + 1` for round `k`. The quotient `odd / 2w` is the time `(k + 1/2) / w` of
+    /// the round.
     odd: u64,
     weight: u64,
     class: usize,
@@ -121,14 +121,14 @@ fn apportion(classes: &mut [Class], size: u32) {
     for class in classes.iter_mut() {
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "at most size, as the weight is at most the total"
+            reason = "the quotient is at most `size`, because `weight` is at most `total`"
         )]
         let rounds = (exact(class) / total) as u32;
         class.rounds = rounds;
         left -= rounds as usize * class.seats.len();
     }
     let mut order: Vec<usize> = (0..classes.len()).collect();
-    // `classes` is ordered by weight and the sort is stable. Of two classes with the same
+    // `classes` is ordered by weight and the sort is stable. If two classes have the same
     // remainder, the heavier class therefore comes first.
     order.sort_by_key(|&class| Reverse(exact(&classes[class]) % total));
     for class in order {

@@ -1,7 +1,7 @@
 //! Resolves next hops: the Ethernet address and the interface for packets to an IP address.
 //!
 //! The crate reads routes, neighbors and links of the kernel through rtnetlink, in the network
-//! namespace of the thread that opens [`Resolver`] or [`Watch`]. It returns [`Table`]s of
+//! namespace of the thread that opens [`Resolver`] or [`Watch`]. The crate returns [`Table`]s of
 //! [`Resolved`] next hops, and the known [`Gateway`]s for `io.next_hop = "reflect"`.
 //!
 //! A destination is reported as resolved only if the kernel itself would use the same next hop now.

@@ -32,7 +32,7 @@ pub struct Watch {
     /// The neighbors that the last table depends on.
     needed: BTreeSet<NeighbourKey>,
     /// For each neighbor, the time of the last resolution request to the kernel, and the neighbor
-    /// state that caused the request. If the state stays the same, the request is repeated only
+    /// state that caused the request. If the state does not change, the request is repeated only
     /// after [`ASK_AGAIN`].
     asked: HashMap<NeighbourKey, (Instant, Option<NeighbourState>)>,
     /// The last error of a resolution request. This error is stored so that a persistent error is

@@ -335,8 +335,8 @@ fn within(l3: u16, ip_len: u16) -> Option<u16> {
     l3.checked_add(ip_len).map(|_| ip_len)
 }
 
-/// The bits of the first eight bytes of an IPv4 header, in little-endian order, that have a fixed
-/// value in packets for the fast path, and that value.
+/// A mask and a value for the first eight bytes of an IPv4 header, in little-endian order. The mask
+/// selects the bits that are fixed for packets on the fast path.
 const PLAIN_V4: (u64, u64) =
     (u64::from_le_bytes([0xff, 0, 0, 0, 0, 0, 0x3f, 0xff]), u64::from_le_bytes([0x45, 0, 0, 0, 0, 0, 0, 0]));
 

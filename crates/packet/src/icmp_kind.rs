@@ -61,7 +61,8 @@ impl IcmpErrorKind {
     pub(crate) fn header(self, family: Family) -> Option<[u8; 8]> {
         let message = |kind, code, [a, b, c, d]: [u8; 4]| Some([kind, code, 0, 0, a, b, c, d]);
         match (family, self) {
-            // Code 4 (fragmentation needed) carries an MTU, so only `TooBig` may write it.
+            // Code 4 (fragmentation needed) contains an MTU, so only the variant `TooBig` writes
+            // this code.
             (Family::V4, Self::Unreachable { code: FRAGMENTATION_NEEDED }) => None,
             (Family::V4, Self::Unreachable { code }) => message(3, code, [0; 4]),
             (Family::V4, Self::TooBig { mtu }) => {

@@ -64,7 +64,7 @@ pub struct LinkHeader {
 /// and the Ethernet type are set from `header`, and the VLAN tags are kept. The old and the new
 /// position may overlap. All other bytes stay unchanged.
 ///
-/// The move opens a gap of `from` bytes between the link header and the inner IP header.
+/// The move leaves a gap of `from` bytes between the link header and the inner IP header.
 /// [`crate::Template::write`] then fills this gap with the outer headers.
 ///
 /// Returns `false` and leaves `buf` unchanged if `link_len` is not 14, 18 or 22, or if `buf` is too

@@ -46,7 +46,7 @@ pub struct Parsed {
 }
 
 /// The source and destination addresses of a packet. IPv4 addresses are IPv4-mapped
-/// (`::ffff:a.b.c.d`). The methods and conversions turn them into [`IpAddr`].
+/// (`::ffff:a.b.c.d`). Methods and conversions return these addresses as [`IpAddr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Addresses {
     /// The source address.
@@ -141,8 +141,8 @@ impl Parsed {
     }
 
     /// Returns the length of the upper layer in bytes: its header and payload, without Ethernet
-    /// padding. Extension headers are not included. [`Self::fragment_len`] includes those that the
-    /// sender has split together with the payload.
+    /// padding. Extension headers are not included. [`Self::fragment_len`] includes extension
+    /// headers that the sender has fragmented together with the payload.
     #[inline]
     #[must_use]
     pub const fn payload_len(&self) -> u16 {

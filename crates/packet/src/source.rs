@@ -1,5 +1,5 @@
-//! Source addresses that a packet cannot have. No reply would reach its sender, so the packet is
-//! forged or damaged.
+//! Addresses that are not valid as the source of a packet. No reply would reach its sender, so the
+//! packet is forged or damaged.
 //!
 //! See RFC 1122 §3.2.1.3, RFC 1812 §5.3.7, RFC 4291 §2.5 and RFC 4443 §2.4 (e.6). An address has
 //! the format of [`crate::FastHeaders::source`].

@@ -78,8 +78,8 @@ fn reset(segment: &[u8]) -> Option<[u8; TCP_HEADER]> {
     Some([d0, d1, s0, s1, 0, 0, 0, 0, a0, a1, a2, a3, 5 << 4, flags, 0, 0, 0, 0, 0, 0])
 }
 
-/// Writes the IPv4 header of a reply over the header of the packet. The reply is so short that it
-/// is never fragmented, so it needs no identification (RFC 6864 §4.1).
+/// Overwrites the packet's header with the IPv4 header of a reply. The reply is so short that it is
+/// never fragmented, so it needs no identification (RFC 6864 §4.1).
 fn write_v4(header: &mut [u8; 20], protocol: u8, payload: u16) {
     let &mut [.., a, b, c, d, e, f, g, h] = header;
     let [hi, lo] = (payload + 20).to_be_bytes();

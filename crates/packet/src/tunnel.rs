@@ -64,7 +64,7 @@ pub fn decapsulate(ip: &[u8]) -> Option<Tunnelled> {
     }
 }
 
-/// The inner packet and the fields of the headers in front of it.
+/// The inner packet and fields of the outer headers.
 struct Carried<'a> {
     kind: Encapsulation,
     family: Family,

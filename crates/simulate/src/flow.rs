@@ -56,7 +56,6 @@ impl Flow {
     }
 }
 
-/// A new flow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
     pub(crate) number: u32,

@@ -3,8 +3,8 @@
 //!
 //! [`clusters`] returns a [`Cluster`] for each pool that services use before or after the change.
 //! The model does not include keyed pools (their requests are not connections), other clusters,
-//! fallback pools, health checks and slow start. A backend remains the same server as long as its
-//! name and address stay the same. Like the load balancer, the simulation hashes only the name of a
+//! fallback pools, health checks and slow start. A backend counts as the same server if its name
+//! and address have not changed. Like the load balancer, the simulation hashes only the name of a
 //! backend.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ pub fn clusters(old: &Config, new: Option<&Config>, only: Option<&str>) -> Vec<C
     clusters.filter(|cluster| new.is_none() || cluster.change.is_some()).collect()
 }
 
-/// Returns the names of the pools that services of a configuration use.
+/// Returns the names of the pools that a configuration's services use.
 #[must_use]
 pub fn pools(config: &Config) -> BTreeSet<Arc<str>> {
     let services = config.vips().iter().flat_map(|vip| &vip.services).filter(|service| !is_keyed(service));
@@ -125,7 +125,7 @@ fn label(pair: &Pair<'_>) -> String {
 
 type Server = (Arc<str>, IpAddr);
 
-/// Returns the servers of the old and the new pool, sorted by name.
+/// Returns the servers of the old pool and of the new pool, sorted by name.
 fn servers(pair: &Pair<'_>) -> Vec<Server> {
     let members = pair.from.members.iter().chain(&pair.to.members);
     let servers = members.map(|member| (Arc::clone(&member.backend.name), member.backend.address));

@@ -2,7 +2,7 @@
 //! table that maps slots to backends.
 //!
 //! `maglev_hash` builds the Maglev table, and `kv_switch` builds the ketama ring. Ketama and
-//! rendezvous hashing select the backend of a slot by a hash of the slot number.
+//! rendezvous hashing select the backend for a slot by hashing the slot number.
 //!
 //! References: Maglev §5.3 ("we populate one lookup table using each method"). Schindelhauer and
 //! Schomaker, *Weighted distributed hash tables*, SPAA 2005, describe the logarithmic method for

@@ -61,7 +61,7 @@ impl Places {
         is_room
     }
 
-    /// Schedules the release of one of the machine's entries at the time `at_ms`.
+    /// Schedules the release of one table entry of the machine at the time `at_ms`.
     #[inline]
     pub(crate) fn free_at(&mut self, at_ms: u32, machine: u16) {
         if self.are_limited() {

@@ -8,8 +8,8 @@
 
 use crate::scenario::Router;
 
-/// Returns the next hops after a change. `before` contains the next hops before the change, and
-/// `live` contains the available machines in ascending order.
+/// Returns the next hops after a change to the set of machines. `before` contains the next hops
+/// before the change, and `live` contains the available machines in ascending order.
 pub(crate) fn next_hops(router: Router, before: &[u16], live: &[u16]) -> Vec<u16> {
     match router {
         Router::Plain => live.to_vec(),
@@ -22,7 +22,7 @@ pub(crate) fn next_hops(router: Router, before: &[u16], live: &[u16]) -> Vec<u16
 }
 
 /// Takes buckets from machines that have left and from machines that exceed their quota. The freed
-/// buckets are assigned one after another, each to the first machine that is below its quota.
+/// buckets are assigned one at a time, each to the first machine that is below its quota.
 fn rebalanced(before: &[u16], live: &[u16]) -> Vec<u16> {
     let mut left = quotas(before, live);
     let mut after = Vec::with_capacity(before.len());
@@ -37,8 +37,8 @@ fn rebalanced(before: &[u16], live: &[u16]) -> Vec<u16> {
     after.into_iter().map(|kept| kept.or_else(|| free.next()).unwrap_or_default()).collect()
 }
 
-/// Returns the number of buckets for each machine. If the buckets cannot be divided evenly, the
-/// machines that already have the most buckets get one more.
+/// Returns the number of buckets for each machine. If the buckets cannot be divided evenly,
+/// machines that already have the most buckets get one additional bucket.
 fn quotas(before: &[u16], live: &[u16]) -> Vec<usize> {
     let (share, more) = (before.len() / live.len(), before.len() % live.len());
     let mut order: Vec<usize> = (0..live.len()).collect();

@@ -2,9 +2,9 @@
 //!
 //! All packets of a flow in one epoch reach the same machine and the same tables, so only the first
 //! packet in each epoch is examined. If a packet would reach a different backend than the first
-//! packet of its flow, the flow is broken and its simulation ends. An entry of a flow table
-//! therefore always refers to the backend of the first packet. One bit per flow and machine is
-//! enough to store whether the machine's flow table has an entry.
+//! packet of its flow, the flow is broken and its simulation ends. An entry in a flow table
+//! therefore always refers to the backend that received the first packet of the flow. One bit per
+//! flow and machine is enough to store whether the machine's flow table has an entry.
 //!
 //! If flow tables have no size limit, flows do not affect each other, so each flow is simulated
 //! completely before the next flow. With a limit, flows are processed in order of time. Packets in
@@ -52,7 +52,6 @@ struct Run<'a> {
     places: Places,
     loads: Loads,
     outcome: Outcome,
-    /// The current epoch.
     epoch: usize,
 }
 
@@ -167,7 +166,7 @@ impl Run<'_> {
     }
 
     /// Returns `true` if the machine sends the packet to the backend that received the first packet
-    /// of the flow. Otherwise the flow is counted as broken.
+    /// of the flow. Otherwise, the flow is counted as broken.
     fn reaches_its_backend(&mut self, flow: &mut Flow, machine: u16, before: Visit) -> bool {
         let (world, now) = (self.world, before.at_ms + self.world.interval_ms());
         let view = world.timeline.epochs[self.epoch].views[usize::from(machine)];

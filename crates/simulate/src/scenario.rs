@@ -68,7 +68,7 @@ pub enum Router {
     /// the machines.
     Plain,
     /// The router uses the hash modulo the number of buckets. Each bucket has a next hop. A change
-    /// moves as few buckets as are needed for even shares, all at the same time. Real routers can
+    /// moves all buckets without delay, but only as many as even shares require. Real routers can
     /// wait until a bucket is idle, and therefore move fewer flows.
     Resilient {
         /// The number of buckets: at least 1, and at least the number of machines.
@@ -126,8 +126,8 @@ pub struct Version {
 /// The state of a backend in one version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendState {
-    /// The backend receives new flows in proportion to this weight. With a weight of 0 it receives
-    /// no new flows.
+    /// The backend receives new flows in proportion to this weight. With a weight of 0, the backend
+    /// receives no new flows.
     Serving(u32),
     /// The backend keeps its existing flows, but receives no new flows.
     Draining,

@@ -93,8 +93,8 @@ fn shortest(from: Base<'_>) -> u32 {
     from.at_ms.saturating_add(drain).saturating_add(from.skew_ms).saturating_add(60_000)
 }
 
-/// Reads the cluster. Its machines are named m1, m2 and so on. Its backends are named b1, b2 and so
-/// on, and each has weight 1.
+/// Reads the cluster. The machines are named m1, m2 and so on. The backends are named b1, b2 and so
+/// on, and each backend has weight 1.
 fn read_cluster(section: Option<Section<'_>>, seed: u64) -> Cluster {
     let (mut machines, mut backends, mut table_size) = (4, 10, maglev_hash::DEFAULT_SIZE);
     if let Some(mut section) = section {

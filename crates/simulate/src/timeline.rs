@@ -154,7 +154,7 @@ fn live(is_there: &[bool]) -> Vec<u16> {
     (0..).zip(is_there).filter(|(_, there)| **there).map(|(machine, _)| machine).collect()
 }
 
-/// Returns all steps, ordered by time. Steps at the same time are in the order of their events.
+/// Returns all steps, ordered by time. Steps with the same time have the order of their events.
 /// Steps at or after the end of the scenario are dropped.
 fn steps(scenario: &Scenario) -> Vec<(u32, Step)> {
     let machines = scenario.machines.len();

@@ -48,8 +48,8 @@ impl<'a> World<'a> {
         self.scenario.traffic.packet_interval_ms
     }
 
-    /// Returns the machine that receives the packets of a flow in an epoch. Returns `None` if there
-    /// is no machine.
+    /// Returns the machine that receives the packets of a flow in an epoch. Returns `None` if no
+    /// machine is available.
     #[inline]
     pub(crate) fn machine(&self, number: u32, epoch: usize) -> Option<u16> {
         let hops = &self.timeline.epochs[epoch].hops;

@@ -19,13 +19,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
-/// The number of messages that are hashed at the same time.
+/// The number of messages that are hashed in parallel.
 pub const LANES: usize = 8;
 
 /// Eight messages of `WORDS` words each. Element `n` holds word `n` of all eight messages.
 pub type Lanes<const WORDS: usize> = [[u64; LANES]; WORDS];
 
-/// A SipHash key. The type does not implement `Debug`, so that keys do not appear in logs.
+/// A SipHash key. The type does not implement `Debug`, which keeps keys out of logs.
 #[derive(Clone, Copy)]
 pub struct SipKey([u64; 2]);
 

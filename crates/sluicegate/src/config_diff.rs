@@ -117,7 +117,7 @@ fn compared(
     let running = Running::of(old, machine);
     let mut found = changes(&running, side(old, &from), side(new, &to), machine);
     if let Some(before) = before {
-        // All other differences are computed as if the machine had its new name in both files.
+        // For all other differences, the machine has its new name in both files.
         if old == new {
             found.sentences.clear();
         }

@@ -127,7 +127,7 @@ struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// Returns `true` if the configuration already sends the flow to another cluster.
+    /// Returns `true` if an offline lookup already selects another cluster for the flow.
     fn is_elsewhere(&self) -> bool {
         self.explained.step == Some(Step::Remote)
     }
@@ -222,7 +222,7 @@ fn words(answer: &Answer<'_>) -> String {
     head + &said.collect::<String>() + &outcome(answer)
 }
 
-/// Returns the names of all replicas of a key, or `None` if the key has only one backend.
+/// Returns the names of all backends that store a key, or `None` if only one backend stores it.
 fn replicas(explained: &Explained) -> Option<String> {
     let names: Vec<&str> = explained.replicas.iter().map(|found| &*found.name).collect();
     (!names.is_empty()).then(|| names.join(", "))

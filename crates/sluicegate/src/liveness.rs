@@ -31,7 +31,7 @@ pub(crate) struct Liveness {
     readiness: watch::Sender<Readiness>,
     manager: Rc<Notifier>,
     heart: Option<Heart>,
-    /// The time of the last check of the data plane.
+    /// The time of the last data plane check.
     taken: Option<Instant>,
     /// The total time for which the forwarder was unhealthy.
     unhealthy: Duration,
@@ -124,7 +124,6 @@ impl Liveness {
         }
     }
 
-    /// Returns the current readiness.
     pub(crate) fn readiness(&self) -> watch::Ref<'_, Readiness> {
         self.readiness.borrow()
     }

@@ -52,7 +52,7 @@ impl Notifier {
         self.watchdog
     }
 
-    /// Reports that startup or a reload is complete. This message is also sent after a failed
+    /// Reports that startup or a reload is complete. The message is also sent after a failed
     /// reload.
     pub(crate) fn ready(&self, status: &str) {
         self.send(&format!("READY=1\n{}", status_line(status)));

@@ -33,7 +33,7 @@ pub(crate) fn keep_out_of_cores() {
 /// Prevents programs that this process executes from gaining privileges through file capabilities
 /// or the root user.
 pub(crate) fn seal() {
-    // Capabilities must be inheritable before `handed_down` can pass them to a new process.
+    // A capability must be inheritable before `handed_down` can pass it to a new process.
     if let Ok(sets) = capabilities(None) {
         let inheritable = sets.permitted & lasting();
         // If the call fails, a new process receives no capabilities.

@@ -1,5 +1,5 @@
-//! Implements `sluicegate probe`, which measures the reachability and latency of VIPs as a client
-//! sees them.
+//! Implements `sluicegate probe`, which measures the reachability and latency of VIPs from a
+//! client's perspective.
 //!
 //! The subcommand runs on any machine without privileges and changes no state. Targets are URLs on
 //! the command line, or the VIPs of a configuration (`target`). The results are shown as a live

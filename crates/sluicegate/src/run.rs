@@ -392,8 +392,8 @@ impl Daemon {
         });
     }
 
-    /// Returns the time at which a thread becomes stuck, or at which a stall withdraws VIPs. These
-    /// decisions do not wait for the next regular check.
+    /// Returns the time at which a thread becomes stuck, or at which a stall withdraws VIPs. The
+    /// decisions are made immediately, not at the next regular check.
     fn stall_is_due(&self) -> Option<Instant> {
         let max_stall = self.controller.config().bgp().map_or(Duration::MAX, |bgp| bgp.max_stall);
         let left = self.forwarding.plane.due_in(max_stall)?;
@@ -477,7 +477,7 @@ impl Daemon {
         self.look_at_readiness(&rows);
     }
 
-    /// Updates the readiness of the machine and of its VIPs.
+    /// Updates the readiness of the machine and its VIPs.
     fn look_at_readiness(&mut self, rows: &[VipRow]) {
         let vips = self.announcer.vip_states(rows);
         self.lifecycle.liveness.look(self.forwarding.links.rows(), vips);

@@ -1,8 +1,8 @@
 //! `sluicegate run-checks`: the process that runs the programs of exec checks.
 //!
-//! It has its own user and no capabilities, so that a program cannot read the keys or change the
-//! packets of the load balancer. With systemd, the listening socket is the standard input, and only
-//! the user of the load balancer can connect to it.
+//! The process has its own user and no capabilities, so check programs can neither read the keys of
+//! the load balancer nor change its packets. With systemd, the listening socket is the standard
+//! input, and only the user of the load balancer can connect to it.
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     /// Run programs from this folder
     #[arg(long, value_name = "FOLDER", default_value = "/etc/sluicegate/checks")]
     programs: PathBuf,
-    /// Run at most this many programs at the same time
+    /// Run at most this many programs in parallel
     #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1_024))]
     most: u16,
 }
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<()> {
              use setpriv or a container with another user"
         );
     }
-    // The programs get only the standard descriptors, and none that this process has inherited.
+    // The programs inherit only the standard file descriptors.
     datapath::set_close_on_exec(FIRST_OTHER)
         .context("cannot keep inherited file descriptors from programs")?;
     // A program with set-user-ID bits gains no privileges.

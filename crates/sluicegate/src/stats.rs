@@ -110,7 +110,6 @@ fn traffic<'a>(pairs: impl Iterator<Item = &'a PairCounter>) -> TrafficStats {
     sum
 }
 
-/// Returns the counters of one packet thread.
 pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> ThreadStats {
     let by_name = |name: &str, count| (name.to_owned(), count);
     ThreadStats {

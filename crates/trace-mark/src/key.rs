@@ -1,5 +1,5 @@
-//! The keys of the packet tracer, which are derived from the cluster's hash key, so that operators
-//! need to distribute only one secret.
+//! The keys of the packet tracer. They are derived from the cluster's hash key, so operators need
+//! to distribute only one secret.
 //!
 //! Invariant: both keys differ from the hash key and from each other, because each is derived with
 //! a different label. An authentication code that was computed for a mark is therefore not valid

@@ -120,8 +120,8 @@ impl Trace {
     /// Reads and verifies the mark of a packet that belongs to `flow`. `bytes` is the payload of
     /// the packet, which begins with the magic number of a mark.
     ///
-    /// The cheapest checks run first. The caller checks the rate limit afterwards, so that only
-    /// senders that know the key can exhaust the limit.
+    /// The cheapest checks run first. The caller checks the rate limit afterwards. As a result,
+    /// only senders that know the key can exhaust the limit.
     ///
     /// # Errors
     /// Returns a [`TraceRefusal`] if the mark is not valid.

@@ -33,7 +33,7 @@ pub struct Mark {
     /// A random number that identifies the trace and distinguishes its reports from the reports of
     /// other traces.
     pub trace: u64,
-    /// The index of the packet among the packets of the trace.
+    /// The index of the packet within the trace.
     pub probe: u32,
 }
 

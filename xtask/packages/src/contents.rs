@@ -50,8 +50,8 @@ pub(crate) fn gather(checkout: &Path, binary: &Path, linked: &Linked) -> Result<
     Ok(entries)
 }
 
-/// Returns the license texts of Sluicegate's code, and a note that says which files contain all
-/// other license texts.
+/// Returns the license texts of Sluicegate's code, and a note that lists the files with all other
+/// license texts.
 fn copyright(checkout: &Path) -> Result<String> {
     let mut text = String::from(
         "Sluicegate's own code is licensed under Apache-2.0 OR MIT; both texts are below. The binary is static. THIRD-PARTY.md in\n\

@@ -59,7 +59,7 @@ fn of_folder(folder: &Path) -> Result<Vec<String>> {
     };
     let texts = paths.iter().filter(|path| is_text(path)).map(fs::read);
     let texts = texts.collect::<std::io::Result<Vec<_>>>()?;
-    // Line endings are normalized, so that identical texts are merged.
+    // Line endings are normalized, so identical texts are merged.
     Ok(texts.iter().map(|text| String::from_utf8_lossy(text).replace("\r\n", "\n")).collect())
 }
 

@@ -23,7 +23,6 @@ pub(crate) struct Linked {
     pub(crate) libraries: Vec<Library>,
 }
 
-/// A linked crate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Crate {
     pub(crate) name: String,
@@ -100,7 +99,7 @@ fn crates(tree: &str, metadata: &Value, lock: &str) -> Result<Vec<Crate>> {
         // `cargo tree` appends `(*)` to the license if it has already printed the crate.
         let licence =
             licence.trim_end_matches("(*)").split('/').map(str::trim).collect::<Vec<_>>().join(" OR ");
-        ensure!(!licence.is_empty(), "{package} names no license");
+        ensure!(!licence.is_empty(), "the package {package} has no license field");
         let key = key(&name, &version);
         let checksum = checksums.get(&key).cloned();
         found.insert(key, Crate { name, version, licence, checksum, ..Crate::default() });
@@ -257,7 +256,7 @@ mod tests {
     fn tree_without_product_or_license_is_an_error() {
         for (tree, word) in [
             ("", "does not list sluicegate"),
-            ("sluicegate v0.1.0|\n", "names no license"),
+            ("sluicegate v0.1.0|\n", "has no license field"),
             ("sluicegate|MIT\n", "no version"),
             ("sluicegate v0.1.0\n", "unexpected line"),
         ] {

@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(
             files,
             ["usr/bin/sluicegate", "usr/share/doc/sluicegate/copyright"],
-            "the image has no example"
+            "the image contains no example configuration"
         );
         assert!(listed.contains("\nrun/sluicegate/\n"), "{listed}");
         let unpacked = format!("gzip --decompress --stdout {} | sha256sum", layer.display());

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Block {
     address: u64,
-    /// The distance of each instruction from the first one. [`STRING`] is set in those of string
-    /// instructions with a repeat prefix.
+    /// The offset of each instruction from the first instruction of the block. The flag [`STRING`]
+    /// marks string instructions with a repeat prefix.
     distances: Vec<u16>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Instructions {
     /// All instructions except those in `strings`, by their address.
     pub(crate) plain: HashMap<u64, u64>,
     /// The iterations of string instructions with a repeat prefix. A processor executes many
-    /// iterations at once, so their number says little about the time that they take.
+    /// iterations at once, so the number of iterations is not a measure of time.
     pub(crate) strings: HashMap<u64, u64>,
 }
 
@@ -63,8 +63,9 @@ impl Counts {
         Ok(Self(since))
     }
 
-    /// Subtracts `turns` times what `idle` executed in one turn of a polling loop. The number of
-    /// turns is the number of executions of the most frequent user-space block of `idle`.
+    /// Subtracts the executions of `turns` idle iterations of a polling loop, which are measured in
+    /// `idle`. The number of iterations in `idle` is the number of executions of its most frequent
+    /// user-space block.
     pub(crate) fn without_polling(&mut self, idle: &Self) {
         let user = |(block, _): &&(Arc<Block>, u64)| block.address < KERNEL_STARTS;
         let Some((marker, per_period)) = idle.0.iter().filter(user).max_by_key(|(_, count)| *count) else {
@@ -112,7 +113,7 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N]> {
     Ok(*bytes)
 }
 
-/// Addresses of the kernel are in the upper half of the address space.
+/// Kernel addresses are in the upper half of the address space.
 pub(crate) const KERNEL_STARTS: u64 = 1 << 63;
 const STRING: u16 = 0x8000;
 

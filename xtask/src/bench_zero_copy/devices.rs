@@ -108,7 +108,7 @@ impl Device {
         }
     }
 
-    /// Returns `true` if the device polls without sleeping, so that it executes instructions
+    /// Returns `true` if the device polls without sleeping, and therefore executes instructions
     /// without traffic.
     pub(crate) fn polls(self) -> bool {
         self == Self::Testpmd
@@ -120,7 +120,7 @@ impl Device {
             Self::Nftables => &["nftables"],
             Self::IpvsIpip | Self::IpvsGre => &["ipvsadm"],
             Self::Katran => &["bpftool"],
-            // Its dependency libdpdk-dev brings the drivers.
+            // The dependency libdpdk-dev installs the drivers.
             Self::Testpmd => &["dpdk-dev"],
             _ => &[],
         }
@@ -140,7 +140,7 @@ impl Device {
                     .filter_map(Result::ok)
                     .map(|entry| entry.path())
                     .find(|path| path.to_string_lossy().contains("/pmds-"))
-                    .with_context(|| format!("{libraries} has no drivers"))?;
+                    .with_context(|| format!("the folder {libraries} contains no DPDK drivers"))?;
                 let driver = |name: &str| (folder.join(name), PathBuf::from("/measure").join(name));
                 Ok(DPDK_DRIVERS.map(driver).into_iter().chain([as_here("/usr/bin/dpdk-testpmd")]).collect())
             }
@@ -202,8 +202,8 @@ fn rules() -> String {
     )
 }
 
-/// The last byte of the address of each backend.
+/// The last byte of each backend's address.
 const BACKENDS: [u8; 4] = [11, 12, 13, 14];
 const TCP: u8 = 6;
-/// The drivers that testpmd loads, which depend on all others that it needs.
+/// The drivers that testpmd loads. All other required drivers are dependencies of these drivers.
 const DPDK_DRIVERS: [&str; 2] = ["librte_net_e1000.so", "librte_mempool_ring.so"];

@@ -1,10 +1,10 @@
 //! The short form of the benchmark, which the lane `zero-copy` runs with the build of the test
 //! lanes.
 //!
-//! It compares the counts that are the same in every run and on every machine with the counts in
-//! `xtask/zero-copy/kept.csv`. These are the instructions of the XDP program and of the crates that
-//! process packets, and the lost frames. The wake-ups of the driver vary by one or two. The rest of
-//! the kernel and of user space depends on timers and on other threads.
+//! The lane compares counts with `xtask/zero-copy/kept.csv` if they are the same in every run and
+//! on every machine: the instructions of the XDP program and of the crates that process packets,
+//! and the lost frames. The wake-ups of the driver vary by one or two. All other counts, in the
+//! kernel and in user space, depend on timers and on other threads.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ use crate::build::Built;
 use crate::cargo::root;
 use crate::setup;
 
-/// Compares the counts of this build of the test lanes with the kept counts.
+/// Compares the counts for this build of the test lanes with the recorded counts.
 pub(crate) fn compare(balancer: &Path) -> Result<()> {
     let text = fs::read_to_string(path()).with_context(|| format!("cannot read {PATH}"))?;
     let different = differences(&parse(&text)?, &count(balancer)?);
@@ -35,7 +35,7 @@ pub(crate) fn compare(balancer: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Records the counts of the given build of the test lanes, or of a fresh build.
+/// Records the counts for the given build of the test lanes, or for a new build.
 pub(crate) fn keep(binary: Option<&Path>) -> Result<()> {
     setup::ensure(&[setup::BUILD, setup::VM, setup::COUNT].concat())?;
     let binary = match binary {
@@ -61,7 +61,7 @@ fn count(balancer: &Path) -> Result<BTreeMap<String, f64>> {
     Ok(rows.iter().flat_map(exact).collect())
 }
 
-/// Returns the counts of a row that are the same in every run, with their names.
+/// Returns the reproducible counts of a row, with their names.
 fn exact(row: &Row) -> Vec<(String, f64)> {
     let name = |what: &str| format!("{} {}: {what}", row.nic.name(), row.traffic.name());
     let program = row.profile.functions.iter().filter(|((_, function), _)| function.starts_with(PROGRAM));
@@ -77,7 +77,7 @@ fn exact(row: &Row) -> Vec<(String, f64)> {
     counts
 }
 
-/// Compares counts by name. A count of only one side differs.
+/// Compares counts by name. A count that exists on only one side is a difference.
 fn differences(kept: &BTreeMap<String, f64>, now: &BTreeMap<String, f64>) -> Vec<String> {
     let names = kept.keys().chain(now.keys().filter(|name| !kept.contains_key(*name)));
     let differs = |name: &String| {

@@ -1,7 +1,7 @@
 //! Formats and writes the results.
 //!
-//! The result of a row is the burst with the fewest instructions. The lost frames are those of all
-//! bursts.
+//! The result of a row is the burst with the fewest instructions. The number of lost frames is the
+//! sum over all bursts.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::cargo::root;
 use crate::figures::{self, origin};
 use crate::tidy::RESULTS;
 
-/// The measurement of a device with a kind of traffic.
+/// The measurement of a device with one kind of traffic.
 pub(crate) struct Row {
     pub(super) nic: Nic,
     pub(super) device: Device,

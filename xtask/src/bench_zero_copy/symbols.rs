@@ -28,7 +28,7 @@ pub(crate) enum Part {
     Rings,
     /// The main loop of a packet thread: the crate `engine`.
     Engine,
-    /// The decision about packets: the crate `forwarder` and those below it.
+    /// Packet decisions: the crate `forwarder` and its dependencies.
     Pipeline,
     /// The connection table and the fragment table.
     Table,
@@ -142,7 +142,11 @@ impl Symbols {
         let (kernel, maps) = text.split_once("\n\n").context("the VM wrote no symbols")?;
         let mut kernel: Vec<(u64, String)> = kernel.lines().filter_map(kernel_symbol).collect();
         kernel.sort();
-        ensure!(kernel.len() > 10_000, "the VM knows only {} kernel functions", kernel.len());
+        ensure!(
+            kernel.len() > 10_000,
+            "the symbol table of the VM has only {} kernel functions",
+            kernel.len()
+        );
         let mut programs = Vec::new();
         for (path, file) in files {
             let mapped: Vec<_> = maps.lines().filter(|line| line.ends_with(path)).filter_map(range).collect();
@@ -193,7 +197,7 @@ impl Symbols {
             } else {
                 let file = self.mapped.iter().find(|(addresses, _)| addresses.contains(&address));
                 let file = file.map_or("other programs", |(_, file)| file);
-                // A driver of DPDK is a library of the program.
+                // DPDK drivers are libraries of the program.
                 let part = if file.starts_with("librte_net_") { Part::Driver } else { Part::User };
                 profile.add(part, file, count);
             }
@@ -253,18 +257,18 @@ fn symbolize(file: &Path, addresses: &[u64]) -> Result<Vec<(Part, String)>> {
     let questions: String = addresses.iter().map(|address| format!("{address:#x}\n")).collect();
     let writer = thread::spawn(move || input.write_all(questions.as_bytes()));
     let output = symbolizer.wait_with_output()?;
-    writer.join().ok().context("llvm-symbolizer does not read")??;
+    writer.join().ok().context("cannot write to llvm-symbolizer")??;
     ensure!(output.status.success(), "llvm-symbolizer failed ({})", output.status);
     let answers: Vec<(Part, String)> = serde_json::Deserializer::from_slice(&output.stdout)
         .into_iter()
         .map(|a| Ok(place(&a?)))
         .collect::<Result<_>>()?;
-    ensure!(answers.len() == addresses.len(), "llvm-symbolizer gave {} answers", answers.len());
+    ensure!(answers.len() == addresses.len(), "llvm-symbolizer returned {} answers", answers.len());
     Ok(answers)
 }
 
-/// Returns the part and function in an answer of `llvm-symbolizer`, whose frames begin with the
-/// innermost inlined function.
+/// Returns the part and the function from the output of `llvm-symbolizer`, whose frames begin with
+/// the innermost inlined function.
 fn place(answer: &Value) -> (Part, String) {
     let frames = answer["Symbol"].as_array().map(Vec::as_slice).unwrap_or_default();
     let text = |frame: &Value, field: &str| frame[field].as_str().unwrap_or_default().to_owned();

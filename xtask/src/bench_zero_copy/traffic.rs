@@ -9,7 +9,7 @@ use super::vm::{FAR_MAC, OWN_MAC};
 /// A kind of traffic. All frames go to port 80 of the VIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Traffic {
-    /// The smallest UDP datagrams of one flow.
+    /// UDP datagrams of minimum size that belong to one flow.
     OneFlow,
     /// The smallest UDP datagrams of 1,000 flows.
     ThousandFlows,
@@ -49,8 +49,8 @@ impl Traffic {
         }
     }
 
-    /// Returns the frames of burst number `burst`, which has at most `most` frames. Bursts of a SYN
-    /// flood have different flows, and all other bursts are the same.
+    /// Returns the frames of burst number `burst`, which has at most `most` frames. Each burst of a
+    /// SYN flood has new flows. For all other traffic, all bursts have the same flows.
     pub(crate) fn frames(self, burst: usize, most: usize) -> Vec<Vec<u8>> {
         let count = match self {
             Self::Lone => LONE,
@@ -110,7 +110,7 @@ fn low(value: usize) -> u16 {
 pub(crate) const VIP4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
 pub(crate) const VIP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x113, 0, 0, 0, 0, 0x10);
 const SYN: u8 = 2;
-/// The payload of a datagram whose frame has 64 bytes with its FCS.
+/// The payload length of a datagram in a 64-byte frame, including the FCS.
 const SMALLEST: usize = 18;
 const LARGE: usize = 1_400 - 28;
 /// The number of lone packets. Together they take more than a second, so that regular work of the

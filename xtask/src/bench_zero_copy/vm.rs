@@ -34,7 +34,7 @@ use crate::cargo::root;
 pub(crate) enum Nic {
     Igb,
     Virtio,
-    /// A virtio NIC that refuses zero-copy, so that AF_XDP copies each frame.
+    /// A virtio NIC that refuses zero-copy. As a result, AF_XDP copies each frame.
     VirtioCopy,
 }
 
@@ -49,7 +49,7 @@ impl Nic {
         }
     }
 
-    /// Returns the value of `--nic` of `zc-vm`.
+    /// Returns the argument of the `zc-vm` option `--nic`.
     fn kind(self) -> &'static str {
         if self == Self::Igb { "igb" } else { "virtio" }
     }
@@ -74,7 +74,7 @@ impl Nic {
     }
 }
 
-/// A running VM. It ends when this handle is dropped.
+/// A running VM. The VM ends when this handle is dropped.
 pub(crate) struct Vm {
     process: Child,
     answers: Receiver<String>,
@@ -149,8 +149,8 @@ impl Vm {
         Ok(vm)
     }
 
-    /// Runs a command of `device.sh` in the VM. Returns the lines that it printed, or an error if
-    /// its exit code is not 0.
+    /// Runs a command of `device.sh` in the VM. Returns the printed lines, or an error if the exit
+    /// code is not 0.
     pub(crate) fn run(&mut self, command: &str) -> Result<Vec<String>> {
         let input = self.process.stdin.as_mut().context("the VM has no input")?;
         writeln!(input, "{command}")?;
@@ -165,14 +165,17 @@ impl Vm {
             match self.answers.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(line) => match line.strip_prefix("done ") {
                     Some("0") => return Ok(printed),
-                    Some(code) => bail!("{command} in the VM: exit code {code}\n{}", printed.join("\n")),
+                    Some(code) => bail!(
+                        "command {command} in the VM failed with exit code {code}\n{}",
+                        printed.join("\n")
+                    ),
                     None => printed.push(line),
                 },
                 Err(RecvTimeoutError::Timeout) => {
-                    bail!("{command} in the VM does not end\n{}", printed.join("\n"))
+                    bail!("command {command} in the VM did not finish in time\n{}", printed.join("\n"))
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    bail!("the VM ended in {command}\n{}", printed.join("\n"))
+                    bail!("the VM ended while it ran the command {command}\n{}", printed.join("\n"))
                 }
             }
         }
@@ -278,7 +281,7 @@ impl Vm {
         writeln!(self.snapshots, "{}", path.display())?;
         let end = Instant::now() + LONGEST_COMMAND;
         while !path.exists() {
-            ensure!(Instant::now() < end, "the plugin writes no counters");
+            ensure!(Instant::now() < end, "the QEMU plugin did not write its counters in time");
             thread::sleep(Duration::from_millis(2));
         }
         let counts = Counts::parse(&fs::read(&path)?)?;
@@ -289,7 +292,7 @@ impl Vm {
 
 impl Drop for Vm {
     fn drop(&mut self) {
-        // zc-vm removes its temporary folder when it gets this signal and QEMU has ended.
+        // After this signal, zc-vm waits until QEMU has ended, and removes its temporary folder.
         if let Ok(id) = i32::try_from(self.process.id()) {
             let _ = killpg(Pid::from_raw(id), Signal::SIGTERM);
         }
@@ -315,7 +318,7 @@ struct Control {
 }
 
 impl Control {
-    /// Waits until QEMU has opened the socket. This includes the download of the kernel.
+    /// Waits until QEMU has opened the socket. The timeout includes the download of the kernel.
     fn connect(path: &Path, process: &mut Child) -> Result<Self> {
         let stream = loop {
             if let Ok(stream) = UnixStream::connect(path) {

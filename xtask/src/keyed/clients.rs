@@ -49,7 +49,7 @@ pub(crate) trait Client {
 /// The rate at which requests are sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
-    /// Each client sends a request whenever it has fewer unanswered requests than allowed.
+    /// A client sends a new request whenever its number of unanswered requests is below the limit.
     Full,
     /// The given number of requests per second, over all clients.
     PerSecond(f64),
@@ -238,8 +238,8 @@ impl Clients {
 
 /// The interval between two checks for lost requests.
 const LOOK: Duration = Duration::from_millis(10);
-/// The time after which a request is considered lost. On the testbed's links a response takes less
-/// than a millisecond, but other programs may delay it.
+/// The time after which a request is considered lost. A response takes less than a millisecond on
+/// the testbed's links, but other programs may delay the response.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The maximum delay of a request at a fixed rate. Requests that are overdue by more are skipped.
 const MOST_LATE: Duration = Duration::from_millis(1);

@@ -10,7 +10,6 @@ use std::io::Write as _;
 /// A parsed response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer<'a> {
-    /// The value was stored.
     Stored,
     /// The key does not exist.
     Missing,
@@ -32,7 +31,6 @@ pub(crate) fn name(key: u32) -> [u8; NAME] {
     name
 }
 
-/// Writes a `get` command.
 pub(crate) fn write_get(key: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(b"get ");
     out.extend_from_slice(&name(key));

@@ -26,7 +26,7 @@ pub(crate) struct Tcp {
 
 impl Tcp {
     /// Connects to the server from the namespace of the calling thread. At most `window` requests
-    /// are outstanding at the same time.
+    /// are outstanding.
     pub(crate) fn new(server: SocketAddr, window: usize) -> Result<Self> {
         let stream = TcpStream::connect_timeout(&server, PATIENCE)
             .with_context(|| format!("cannot connect to {server}"))?;
@@ -54,7 +54,7 @@ impl Client for Tcp {
         self.asked.push_back(asked);
     }
 
-    /// The next flush sends the bytes that do not fit into the send buffer now.
+    /// Bytes that do not fit into the send buffer are sent by the next flush.
     fn flush(&mut self) -> Result<()> {
         while !self.outgoing.is_empty() {
             match self.stream.write(&self.outgoing) {

@@ -16,7 +16,8 @@ use crate::demo_kv::{all_serve, config};
 use crate::processors::DEVICE_CPU;
 use crate::stage::{Load, Peer, Stage, Worker};
 
-/// A system through which a client reaches the server of a key.
+/// A path from a client to the server that stores a key: direct, through a proxy, or through the
+/// balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// Clients hash the keys themselves and query the servers over UDP.

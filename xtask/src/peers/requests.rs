@@ -2,11 +2,11 @@
 //! the duration of a connection.
 //!
 //! A request opens a connection, sends a line, receives a line, and waits until the backend closes
-//! the connection. The duration of a request includes all of these steps. Durations are measured
-//! with a single client, and rates with many clients. Client, router and backends share the
-//! processor of the load generator. The rate without a balancer (`direct`) is therefore an upper
-//! limit for all forwarders. The processor of the load generator also receives the packets that the
-//! device under test sends.
+//! the connection. The duration of a request includes all these steps. Durations are measured with
+//! a single client, and rates with many clients. Client, router and backends share the processor of
+//! the load generator. The rate without a balancer (`direct`) is therefore an upper limit for all
+//! forwarders. The processor of the load generator also receives the packets that the device under
+//! test sends.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -52,7 +52,7 @@ impl Requests {
     }
 }
 
-/// The running servers on the backends, and the routes to and from the backends.
+/// The running servers on the backends, and the routes in both directions.
 pub(crate) struct Scene {
     _decaps: Vec<Decap>,
     _servers: Vec<Server>,
@@ -122,7 +122,7 @@ fn wait_for_answer(stage: &Stage) -> Result<()> {
     answered.map(drop).with_context(|| format!("no response from {vip}"))
 }
 
-/// Clients that send their next request as soon as the previous one is answered.
+/// Clients that send their next request as soon as the previous request is answered.
 struct Clients {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Seen>>,

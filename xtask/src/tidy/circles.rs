@@ -2,9 +2,9 @@
 //!
 //! A module uses another module if its code names an item that the other module defines. Imports
 //! and re-exports are resolved to the module that defines the item. The declaration `mod child;`
-//! and a re-export are not treated as uses. Seen from other folders, the modules in a folder are
-//! treated as one module. For other modules of the same folder, its files are separate modules. A
-//! parent module and its child may use each other, because the child is a part of the parent.
+//! and a re-export are not treated as uses. For modules in other folders, a folder counts as one
+//! module. For modules in the same folder, each file counts as a separate module. A parent module
+//! and its child may use each other, because the child is a part of the parent.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -46,7 +46,7 @@ fn unchecked(pages: &Pages, runners: &str, exceptions: &[Exception]) -> Vec<Stri
 /// An exception for commands that no test runs.
 struct Exception {
     page: &'static str,
-    /// A part of the first line of the block.
+    /// A part of the block's first line.
     command: &'static str,
     reason: &'static str,
 }

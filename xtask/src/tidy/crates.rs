@@ -85,7 +85,7 @@ mod tests {
         {
             assert_eq!(findings(licence.into(), Value::Null), 1, "{licence}");
         }
-        assert_eq!(findings(Value::Null, Value::Null), 1, "the crate names no license");
+        assert_eq!(findings(Value::Null, Value::Null), 1, "the crate has no license field");
     }
 
     // Promise: licenses

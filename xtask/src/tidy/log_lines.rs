@@ -37,7 +37,7 @@ pub(super) struct Found {
     pub(super) line: usize,
 }
 
-/// Returns the `tracing` macros of one file of the product, without those in tests. The argument
+/// Returns the `tracing` macros in a product file, without the macros in its tests. The argument
 /// `name` is the path of the file.
 pub(super) fn macros(name: &str, text: &str) -> Vec<Found> {
     let is_product = name.starts_with("crates/") && name.contains("/src/") && name.ends_with(".rs");

@@ -1,8 +1,8 @@
 //! Checks that a test verifies each promise in `docs/promises.md`.
 //!
 //! A row of the page has the form `| name | promise | figure |`. A test that verifies a promise has
-//! the line `// Promise: NAME` above it. It is a finding if a promise has no such test, if such a
-//! line names an unknown promise, or if no test follows the line.
+//! the line `// Promise: NAME` above it. The check reports a promise without such a test, a line
+//! that names an unknown promise, and a line that no test follows.
 
 use std::collections::BTreeMap;
 

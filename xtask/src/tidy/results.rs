@@ -4,7 +4,7 @@
 //! depends on. A figure is outdated if these folders have changed since that commit. The folders
 //! are compared by content, so a figure stays valid after a rebase. An outdated figure is reported
 //! but is not an error: any change in these folders makes figures outdated, and the author of the
-//! change might not have a machine for measurements.
+//! change might not have a suitable machine for measurements.
 
 use std::fs;
 use std::path::Path;
@@ -73,7 +73,7 @@ impl Origin<'_> {
 
 /// The folder that contains the results.
 pub(crate) const RESULTS: &str = "benches/results";
-/// The keys of the comment lines at the top of a results file.
+/// The keys in the comment lines at the top of a results file.
 pub(crate) const COMMIT: &str = "commit";
 pub(crate) const MEASURES: &str = "measures";
 

@@ -19,7 +19,6 @@ pub(crate) struct Crate {
     pub(crate) files: Vec<File>,
 }
 
-/// A source file.
 pub(crate) struct File {
     /// The path relative to the checkout.
     pub(crate) path: String,

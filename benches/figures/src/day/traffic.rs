@@ -1,5 +1,5 @@
-//! Generates the traffic in a simulated day: when connections open, how many packets they have, and
-//! when they send them.
+//! Generates the traffic of a simulated day: the start time, the number of packets and the packet
+//! times of each connection.
 //!
 //! All traffic parameters are assumptions, which the results page lists.
 
@@ -54,7 +54,8 @@ impl Traffic {
         }
     }
 
-    /// Returns how many connections open in a tick. `second` is the time since midnight in seconds.
+    /// Returns the number of connections that are opened in a tick. `second` is the time since
+    /// midnight in seconds.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is small")]
     pub(super) fn arrivals(&mut self, second: f64) -> u32 {
         let mean = self.per_tick * activity(second);
@@ -108,7 +109,7 @@ const LEAST_PACKETS: u16 = 4;
 const PACKETS_SHAPE: f64 = 1.3;
 const MOST_PACKETS: f64 = 1_000.0;
 const MEDIAN_SECONDS: f64 = 4.0;
-/// The standard deviation of the logarithm of a connection's duration.
+/// The standard deviation of the logarithm of the connection duration.
 const SECONDS_SIGMA: f64 = 1.5;
 const MOST_SECONDS: f64 = 600.0;
 

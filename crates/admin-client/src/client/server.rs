@@ -133,7 +133,7 @@ async fn resolve(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
 }
 
 /// Connects to the first address that accepts the connection. If every address fails, the error
-/// lists all of them.
+/// lists all addresses.
 async fn connect_to_any(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut failures = Vec::new();
     for (number, address) in (1..).zip(addresses) {

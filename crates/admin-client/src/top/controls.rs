@@ -82,8 +82,8 @@ pub(super) struct Controls {
     pub(super) is_typing: bool,
     pub(super) help: bool,
     pub(super) shows: Shows,
-    /// The number of rows above the first shown row, if one table fills the screen. Drawing the
-    /// table reduces a number beyond its end.
+    /// The number of rows above the first shown row, if one table fills the screen. A number beyond
+    /// the end of the table is reduced when the table is drawn.
     pub(super) skipped: Cell<usize>,
 }
 

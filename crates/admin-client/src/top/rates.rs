@@ -119,8 +119,8 @@ impl Rates {
         }
     }
 
-    /// Adds the readiness of services. As in `vip list`, no service of a VIP that is not ready is
-    /// ready, for example if the VIP is not announced.
+    /// Adds the readiness of services. If a VIP is not ready, for example because it is not
+    /// announced, none of its services counts as ready. `vip list` follows the same rule.
     pub(crate) fn enter_ready(&mut self, rows: &[VipRow]) {
         let services = rows.iter().flat_map(|vip| vip.services.iter().map(move |service| (vip, service)));
         let ready: BTreeMap<&str, bool> =

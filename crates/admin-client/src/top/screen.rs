@@ -2,7 +2,7 @@
 //!
 //! Each table has the names in its first column. On a narrow terminal the tables are below each
 //! other, and columns that do not fit are left out from the right. If a table has more rows than
-//! fit, its last line contains the number of the others.
+//! fit, its last line shows the number of rows that do not fit.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -79,7 +79,8 @@ fn stack(frame: &mut Frame<'_>, area: Rect, tables: &[Table]) {
     }
 }
 
-/// Divides the available lines. Tables that need less than an even share leave the rest to others.
+/// Divides the available lines. Tables that need less than an even share leave the remaining lines
+/// to other tables.
 fn share(available: u16, needs: &[u16]) -> Vec<u16> {
     let mut order: Vec<usize> = (0..needs.len()).collect();
     order.sort_by_key(|table| needs[*table]);

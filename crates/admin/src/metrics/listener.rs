@@ -56,7 +56,7 @@ impl Sources {
     }
 }
 
-/// Returns a router with these routes. The admin server uses it too.
+/// Returns a router with these routes. The admin server uses this function too.
 pub fn router(sources: Sources) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
@@ -130,7 +130,6 @@ async fn readyz(State(sources): State<Sources>, RawQuery(query): RawQuery) -> Re
     respond(&reasons)
 }
 
-/// Returns the readiness of one VIP.
 async fn vip_readyz(State(sources): State<Sources>, name: Result<Path<String>, PathRejection>) -> Response {
     let Ok(Path(name)) = name else { return StatusCode::BAD_REQUEST.into_response() };
     if sources.readiness.has_changed().is_err() {

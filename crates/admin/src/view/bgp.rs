@@ -20,7 +20,7 @@ pub struct BgpView {
     pub peers: Vec<BgpPeerRow>,
     /// All VIPs of this machine, with one row for each address family.
     pub vips: Vec<AnnouncedVip>,
-    /// Warnings for the operator, one sentence each.
+    /// Warnings for the operator. Each warning is one sentence.
     pub warnings: Vec<String>,
 }
 
@@ -231,6 +231,6 @@ pub struct MachineDrain {
     /// The maximum time in seconds for which packets are still forwarded after the withdrawal. The
     /// process exits after this time.
     pub drain_seconds: f64,
-    /// Notes for the operator, one sentence each.
+    /// Notes for the operator. Each note is one sentence.
     pub notes: Vec<String>,
 }

@@ -23,7 +23,7 @@ pub struct FlowPage {
 pub struct FlowRow {
     /// The index of the packet thread that tracks the flow.
     pub thread: usize,
-    /// The lower 48 bits of the hash of the flow, in hex.
+    /// The lower 48 bits of the flow hash, in hex.
     pub tag: String,
     /// The name of the service, or null if the service was removed.
     pub service: Option<String>,
@@ -52,7 +52,7 @@ pub enum FlowState {
     Closing,
     /// A flow of a protocol other than TCP.
     Udp,
-    /// A TCP flow whose first packet was not a SYN, and which has had few packets since.
+    /// A TCP flow whose first packet was not a SYN, and which has sent few packets since then.
     Midstream,
     /// A TCP flow that has sent data, but in fewer than eight different quarter seconds. The
     /// timeout of such a flow is one eighth of the timeout of an established flow.

@@ -11,8 +11,8 @@ pub struct ReloadReport {
     /// The time from the start of the change to the publication of the new generation, in
     /// milliseconds.
     pub took_ms: f64,
-    /// The changes, one sentence each. An empty list means that the configuration is the same, and
-    /// the generation keeps its number.
+    /// The changes. Each change is described in one sentence. An empty list means that the
+    /// configuration is the same, and the generation keeps its number.
     pub changed: Vec<String>,
     /// The changed settings that need a restart, such as `io.batch: 64 -> 32`. The list includes
     /// settings that earlier reloads changed.

@@ -17,13 +17,13 @@ pub enum CheckState {
     Unknown,
 }
 
-/// The destination of the packets of a check.
+/// The destination of check packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Via {
     /// The address of the backend.
     Backend,
-    /// The address of the VIP, with the same encapsulation as traffic.
+    /// The address of the VIP, with the same encapsulation as client packets.
     Vip,
 }
 

@@ -38,7 +38,7 @@ pub struct HotKeyRow {
     /// The upper bound of the number of requests per second for the key. If few different keys were
     /// requested, the count is exact and both bounds are the same.
     pub requests_per_second_at_most: f64,
-    /// The lower bound of the key's share of the requests to its service, from 0 to 1.
+    /// The lower bound of the share of the service's requests that are for this key, from 0 to 1.
     pub share: f64,
     /// The backends that serve the key now. The list contains two backends if the address families
     /// of a VIP use different backends, and is empty if no backend serves the key.

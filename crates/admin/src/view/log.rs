@@ -80,7 +80,7 @@ pub struct LogLevelOverrideRow {
     pub ends_in_seconds: f64,
 }
 
-/// The result of a change of the log level.
+/// The result of a log level change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LogChange {
     /// `true` if the override changed.
@@ -90,6 +90,6 @@ pub struct LogChange {
     /// The current log level.
     #[serde(flatten)]
     pub log: LogView,
-    /// Notes for the operator, one sentence each.
+    /// Notes for the operator. Each note is one sentence.
     pub notes: Vec<String>,
 }

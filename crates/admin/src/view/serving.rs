@@ -28,7 +28,8 @@ pub struct VipRow {
     /// `true` if `/readyz/vip/NAME` returns status 200: the machine can forward packets, all
     /// services have a backend, and the routes of the VIP are announced.
     pub ready: bool,
-    /// The reasons why the VIP is not ready, one sentence each. The list is empty if it is ready.
+    /// The reasons why the VIP is not ready. Each reason is one sentence. The list is empty if the
+    /// VIP is ready.
     pub not_ready: Vec<String>,
     /// `true` if all services of the VIP have a backend.
     pub serving: bool,
@@ -75,7 +76,7 @@ pub struct ServiceRow {
     pub bytes: u64,
 }
 
-/// The state of a service for the addresses of one family.
+/// The state of a service in one address family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FamilyRow {
     /// The address family, or null for both.
@@ -195,7 +196,7 @@ pub enum BackendState {
     Flushing,
 }
 
-/// The origin of the state or weight of a pool member.
+/// The origin of a pool member's state or weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

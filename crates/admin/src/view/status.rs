@@ -36,8 +36,8 @@ pub struct Status {
     pub uptime_seconds: f64,
     /// `true` if `/readyz` returns status 200.
     pub ready: bool,
-    /// The reasons why the load balancer is not ready, one sentence each. The list is empty if the
-    /// load balancer is ready. A VIP that is not ready is not a reason.
+    /// The reasons why the load balancer is not ready. Each reason is one sentence. The list is
+    /// empty if the load balancer is ready. A VIP that is not ready is not a reason.
     pub not_ready: Vec<String>,
     /// The reasons why VIPs are not ready, one sentence each, such as `not announced: www, flap
     /// damping, 8 s left`. At most ten VIPs are listed.
@@ -91,7 +91,7 @@ pub struct Status {
     /// The number of check targets that could not be checked several times in a row because of an
     /// error on this machine. The health states of these targets are frozen.
     pub checks_unable: usize,
-    /// Warnings for the operator, one sentence each.
+    /// Warnings for the operator. Each warning is one sentence.
     pub warnings: Vec<String>,
 }
 
@@ -103,9 +103,9 @@ pub struct DigestView {
     /// The SHA-256 digest of all settings that must be the same on all machines of the cluster, in
     /// hex. The digest covers the hash key without revealing it.
     pub configuration: String,
-    /// The SHA-256 digest of the current tables and of the unavailable backends in these tables, in
-    /// hex. All machines of a shard have the same value within a few check intervals after a
-    /// change. Null if the digests were computed from a configuration file.
+    /// The SHA-256 digest of the current tables and their unavailable backends, in hex. All
+    /// machines of a shard have the same value within a few check intervals after a change. Null if
+    /// the digests were computed from a configuration file.
     pub tables: Option<String>,
     /// The shard of the machine, or null if the machine belongs to no shard.
     pub shard: Option<String>,
@@ -133,7 +133,7 @@ pub enum Drift {
 pub struct ForwarderView {
     /// `true` if forwarding works.
     pub healthy: bool,
-    /// The problems with packet forwarding, one sentence each.
+    /// The problems with packet forwarding. Each problem is one sentence.
     pub why: Vec<String>,
     /// The time for which forwarding had problems since the start of the process, in seconds.
     pub unhealthy_seconds: f64,

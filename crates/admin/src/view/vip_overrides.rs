@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bgp::AnnouncedVip;
 
-/// An override of the announcements of a VIP.
+/// An override of a VIP's announcements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VipAction {
@@ -16,7 +16,7 @@ pub enum VipAction {
     Withdraw,
 }
 
-/// An override of the announcements of a VIP. It survives a reload and an upgrade, but not a
+/// An override of a VIP's announcements. The override survives a reload and an upgrade, but not a
 /// restart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct VipOverrideRow {
@@ -42,6 +42,6 @@ pub struct VipChange {
     pub vips: Vec<AnnouncedVip>,
     /// The overrides of these VIPs.
     pub overrides: Vec<VipOverrideRow>,
-    /// Notes for the operator, one sentence each.
+    /// Notes for the operator. Each note is one sentence.
     pub notes: Vec<String>,
 }

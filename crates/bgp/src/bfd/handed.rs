@@ -1,8 +1,8 @@
 //! Hands BFD sessions from one process to another without a state change at the peers.
 //!
 //! The old process encodes its sessions with this module, and the new process decodes and checks
-//! them. The open sockets are passed to the new process, so that source ports stay the same and
-//! packets that arrive during the handover wait in the kernel.
+//! them. The open sockets are passed to the new process. As a result, source ports do not change,
+//! and packets that arrive during the handover wait in the kernel.
 //!
 //! The decoder ensures that names, peers and discriminator slots are unique, and that each session
 //! has a socket.

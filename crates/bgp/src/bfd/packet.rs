@@ -179,10 +179,10 @@ mod tests {
             (with(1, 0xc1), "multipoint"),
             (with(1, 0xf0), "poll and final at once"),
             (with(2, 0), "multiplier 0"),
-            (with(3, 23), "length below the header"),
-            (with(3, 25), "length beyond the payload"),
+            (with(3, 23), "length field is less than the header length"),
+            (with(3, 25), "length field exceeds the payload length"),
             (with(7, 0), "no discriminator"),
-            (with(11, 0), "up without our discriminator"),
+            (with(11, 0), "state Up without the local discriminator"),
         ] {
             assert_eq!(Control::parse(&bytes), None, "{why}");
         }
@@ -190,7 +190,11 @@ mod tests {
         let mut first = with(11, 0);
         for (bits, may) in [(0x00, true), (0x40, true), (0x80, false), (0xc0, false)] {
             first[1] = bits;
-            assert_eq!(Control::parse(&first).is_some(), may, "without our discriminator, state {bits:02x}");
+            assert_eq!(
+                Control::parse(&first).is_some(),
+                may,
+                "packet in state {bits:02x} without the local discriminator"
+            );
         }
     }
 

@@ -29,8 +29,8 @@ pub(super) struct Leaving {
 }
 
 impl Peer {
-    /// Removes the peer. Its session continues until it is stopped, with the graceful-shutdown
-    /// community on all current routes. No further session is started.
+    /// Removes the peer. The session of the peer continues until the peer is stopped, with the
+    /// graceful-shutdown community on all current routes. No further session is started.
     pub(super) fn part(&mut self, name: &str) {
         (self.parting, self.leaving) = (true, None);
         self.leave_beside();
@@ -44,8 +44,8 @@ impl Peer {
 
     /// Cancels the removal of the peer.
     fn come_back(&mut self, name: &str) {
-        // log: A reload added a router again before its removal was complete. The session continues
-        // without interruption.
+        // log: A reload added a router again before the removal of the router was complete. The
+        // session continues without interruption.
         tracing::info!(peer = name, "BGP peer removal canceled");
         self.parting = false;
         let table = Arc::clone(self.inputs.desired.borrow().of(name));
@@ -62,8 +62,8 @@ impl Peer {
         }
         if self.can_take_over(&next) {
             if self.leaving.take().is_some() {
-                // log: A reload reverted a change before the session restarted for it. The session
-                // continues without interruption.
+                // log: A reload reverted a change before the change had restarted the session. The
+                // session continues without interruption.
                 tracing::info!(peer = next.name, "BGP session restart canceled");
                 self.say();
             }

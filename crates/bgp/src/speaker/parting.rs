@@ -1,8 +1,8 @@
 //! Delays the end of a session when its peer is removed from the configuration.
 //!
 //! The routes of a removed peer carry the graceful-shutdown community for the `notice` time of the
-//! peer, so that routers switch to other routes first. Then the session ends. If the peer has no
-//! routes, its session ends immediately.
+//! peer, which makes routers switch to other routes first. Then the session ends. If the peer has
+//! no routes, its session ends immediately.
 //!
 //! A peer is either in `by_name` or in `parting` of [`Peers`]. After the `notice` time, a timer
 //! removes the peer from `parting` and ends its session. If a reload adds the peer again before

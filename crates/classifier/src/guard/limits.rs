@@ -7,9 +7,9 @@
 //!
 //! The source table is four-way set-associative and never grows. Replacing a token bucket that is
 //! full loses no information. If no bucket of a set is full, the bucket with the fewest missing
-//! tokens is replaced, so that its source may be admitted too often. A source over its limit is
-//! replaced last, unless the limit is one flow per thread. SipHash with the cluster's key selects
-//! the set, so attackers cannot choose the set.
+//! tokens is replaced. As a result, the replaced source may be admitted too often. A source over
+//! its limit is replaced last, unless the limit is one flow per thread. SipHash with the cluster's
+//! key selects the set, so attackers cannot choose the set.
 
 use counters::DropReason;
 
@@ -76,7 +76,7 @@ impl Limits {
     #[must_use]
     pub fn would_admit_source(&self, key: u64, rate: u32, now: Now) -> bool {
         let set = self.sources.place(key).and_then(|place| self.sources.sets.get(place));
-        // A source without a bucket gets a full one.
+        // A source without a bucket gets a full bucket.
         let known = set.and_then(|Set(ways)| ways.iter().find(|way| way.key == key));
         known.is_none_or(|known| known.meter.would_admit(rate, now))
     }
@@ -112,7 +112,7 @@ struct Set([Source; WAYS]);
 #[derive(Clone, Copy, Debug, Default)]
 struct Source {
     /// The 64-bit hash of the guard number and the source prefix. Two sources share a bucket only
-    /// if these hashes are the same.
+    /// if their hashes are equal.
     key: u64,
     meter: Meter,
 }

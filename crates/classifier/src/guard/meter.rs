@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(burst(&mut meter, 0), 10);
         assert_eq!(burst(&mut meter, NANOS / 4), 2);
         assert_eq!(burst(&mut meter, NANOS / 2), 3, "half a token was kept");
-        assert_eq!(burst(&mut meter, NANOS * 60), 10, "the bucket holds the tokens of one second");
+        assert_eq!(burst(&mut meter, NANOS * 60), 10, "a full bucket holds the tokens of one second");
         assert_eq!(burst(&mut meter, u64::MAX / 64), 10);
     }
 
@@ -83,7 +83,7 @@ mod tests {
     fn the_end_of_time_does_not_overflow() {
         let mut meter = Meter::default();
         assert!(meter.admit(1, Now::from_nanos(u64::MAX)));
-        assert!(!meter.admit(1, Now::from_nanos(5)), "a clock that goes back adds no tokens");
+        assert!(!meter.admit(1, Now::from_nanos(5)), "a clock that runs backward adds no tokens");
     }
 
     proptest! {

@@ -6,8 +6,8 @@
 //! are needed to distinguish its entries. The child nodes of a branch are adjacent in memory, so
 //! each step reads one cache line. An entry that ends within the bits of a branch is stored in all
 //! child nodes that it covers, so a lookup never backtracks. Most lookups read two or three nodes.
-//! [`Longest::start`] prefetches the second node of a lookup, because only this node is far from
-//! the other nodes in memory.
+//! [`Longest::start`] prefetches the second node of a lookup, which is not near the first node in
+//! memory.
 //!
 //! See Nilsson and Karlsson, *IP-Address Lookup Using LC-Tries*, IEEE JSAC 17(6), 1999, §III, and
 //! Srinivasan and Varghese, *Fast Address Lookups Using Controlled Prefix Expansion*, ACM TOCS
@@ -29,7 +29,8 @@ pub(super) struct Longest<const LOW: bool> {
     nodes: Box<[Node]>,
 }
 
-/// A prefix or suffix and the value that a lookup returns for it. The value must be below 2³¹ - 1.
+/// A prefix or suffix, and the value that a lookup returns if it matches. The value must be below
+/// 2³¹ - 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) space: u32,
@@ -51,8 +52,8 @@ pub(super) struct Step(u32);
 struct Node {
     bits: u64,
     mask: u64,
-    /// The step for addresses whose bits match: a value, or the index of the first of `slots + 1`
-    /// child nodes.
+    /// The step for addresses whose bits match: a value, or the index of the first child node of
+    /// `slots + 1`.
     same: Step,
     /// The step for addresses whose bits do not match.
     other: Step,
@@ -171,8 +172,8 @@ impl Node {
     }
 }
 
-/// A tree under construction. The bits of suffixes are reversed here, so that the significant bits
-/// always come first.
+/// A tree under construction. The bits of suffixes are reversed here. As a result, the significant
+/// bits always come first.
 #[derive(Default)]
 struct Growing<const LOW: bool> {
     nodes: Vec<Node>,

@@ -18,7 +18,7 @@ struct Port {
 }
 
 /// The services at ports of exact IPv4 addresses. A bucket has two entries, and fewer than half of
-/// the buckets contain a port. Ports that find their bucket full are left out.
+/// the buckets contain a port. A port whose bucket is full is left out.
 #[derive(Debug)]
 pub(super) struct SinglePorts {
     buckets: Box<[[Port; 2]]>,

@@ -11,7 +11,7 @@ use super::exchange::refuse_probe_mtu;
 /// An exec check: `exec = { program, arguments, port }`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct ExecCheck {
-    /// The name of a file in the folder of check programs. Required.
+    /// The name of a file in the check program folder. Required.
     pub program: Arc<str>,
     /// The arguments of the program, at most 32. Default: none.
     pub arguments: Vec<Arc<str>>,

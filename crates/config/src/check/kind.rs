@@ -231,7 +231,7 @@ pub enum DnsRecord {
     Aaaa,
     /// A text record.
     Txt,
-    /// The start of authority of a zone.
+    /// The SOA record (start of authority) of a zone.
     Soa,
     /// The name servers of a zone.
     Ns,
@@ -432,7 +432,7 @@ fn is_service(text: &str) -> bool {
     text.len() <= 255 && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// A function that reads the table of a single kind of check.
+/// A function that reads the table for one kind of check.
 type Read = fn(Section<'_>, &Outside<'_>, Option<&Arc<Path>>) -> Option<CheckKind>;
 
 const KINDS: [(&str, Read); 10] = [

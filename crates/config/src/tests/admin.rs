@@ -334,7 +334,7 @@ fn a_wrong_certificate_or_key_is_a_problem_of_the_configuration() {
         &"#".repeat((1 << 20) + 1),
         0o644,
         "admin.tcp.client_ca_file",
-        "ca.pem\" (it is larger than 1 MiB)",
+        "ca.pem\" (larger than 1 MiB)",
     );
     fs::remove_file(folder.0.join("ca.pem")).unwrap();
     assert!(all_printed(&loaded(&folder).unwrap_err()).contains("ca.pem\" (no such file)"));

@@ -195,7 +195,7 @@ fn tls_keys_are_checked() {
             "https = { ca_file = \"/dev/null\" }",
             &[(
                 "https.ca_file",
-                "cannot use \"/dev/null\" (it is not a regular file)",
+                "cannot use \"/dev/null\" (not a regular file)",
                 "specify a PEM certificate file of at most 1 MiB",
             )],
         ),

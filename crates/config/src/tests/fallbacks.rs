@@ -90,7 +90,7 @@ fn fallbacks_are_checked() {
                 13,
                 "pool.p.fallback.pool",
                 "pool \"p\" is its own fallback",
-                "remove one fallback, so that the chain ends",
+                "remove one fallback to break the cycle",
             )],
         ),
         (
@@ -118,8 +118,8 @@ fn rings_of_fallbacks_are_named_once() {
     assert_eq!(
         errors(&text.concat()),
         [
-            "etc/a.toml:11:21: pool.b.fallback.pool: fallbacks form a cycle, b -> d -> c -> b; help: remove one fallback, so that the chain ends",
-            "etc/a.toml:20:21: pool.e.fallback.pool: pool \"e\" is its own fallback; help: remove one fallback, so that the chain ends",
+            "etc/a.toml:11:21: pool.b.fallback.pool: fallbacks form a cycle, b -> d -> c -> b; help: remove one fallback to break the cycle",
+            "etc/a.toml:20:21: pool.e.fallback.pool: pool \"e\" is its own fallback; help: remove one fallback to break the cycle",
         ]
     );
     let long: String = (0..40)

@@ -76,7 +76,7 @@ fn a_key_that_is_no_readable_text_file_is_refused() {
     folder.write("secrets/hash.key", [0xff; 32], 0o600);
     problem("(it is not text)");
     folder.write("secrets/hash.key", "0".repeat(4_097), 0o600);
-    problem("(it is larger than 4096 bytes)");
+    problem("(larger than 4096 bytes)");
     fs::remove_file(folder.0.join("secrets/hash.key")).unwrap();
     fs::create_dir(folder.0.join("secrets/hash.key")).unwrap();
     problem("is not a regular file");

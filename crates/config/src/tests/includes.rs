@@ -118,7 +118,7 @@ fn a_name_is_relative_and_names_files() {
     let status = std::process::Command::new("mkfifo").arg(folder.0.join("pipe")).status().unwrap();
     assert!(status.success());
     fs::write(folder.0.join("a.toml"), format!("include = [\"pipe\"]\n{BASE}")).unwrap();
-    assert!(problems(&folder)[0].contains("cannot read \"pipe\" (it is not a regular file)"));
+    assert!(problems(&folder)[0].contains("cannot read \"pipe\" (not a regular file)"));
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn depth_number_and_size_are_bounded() {
     assert_eq!(
         chain(16),
         [
-            "15:1:12: include[0]: \"16\" is nested more than 16 files deep; help: include it from a file that is closer to the first file"
+            "15:1:12: include[0]: \"16\" is nested more than 16 files deep; help: include this file from a less deeply nested file"
         ]
     );
     let many = folder(&[("a.toml", "include = [\"f/*\"]")]);

@@ -105,7 +105,7 @@ fn what_a_pool_holds_is_checked() {
             format!(
                 "[pool.a]\n{b}\n[pool.b]\nencapsulation = \"ipip\"\n{b}\n[pool.c]\npools = [{{ pool = \"a\" }}, {{ pool = \"b\" }}]"
             ),
-            "pool.c: backend \"b\" has two encapsulations, \"gre\" in pool \"a\" and \"ipip\" in pool \"b\"; help: a pool can use only one encapsulation for a backend; use the same one in both pools",
+            "pool.c: backend \"b\" has two encapsulations, \"gre\" in pool \"a\" and \"ipip\" in pool \"b\"; help: a pool can use only one encapsulation for a backend; use the same encapsulation in both pools",
         ),
     ];
     for (text, expected) in table {
@@ -129,7 +129,7 @@ fn a_weight_that_is_too_large_is_refused_and_the_largest_is_not() {
     let errors = errors_of(&chain(65_535, 1));
     assert_eq!(errors.len(), 1);
     assert!(
-        errors[0].contains("pool.c.pools[1].pool: the total weight of backend \"b\" is 4294967296; help: reduce weights, so that the sum is at most 4294967295"
+        errors[0].contains("pool.c.pools[1].pool: the total weight of backend \"b\" is 4294967296; help: reduce weights until the sum is at most 4294967295"
         ),
         "{errors:?}"
     );

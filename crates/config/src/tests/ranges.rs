@@ -117,7 +117,7 @@ fn types_and_ranges_are_checked() {
             &[(
                 1,
                 "schema",
-                "schema 2 is newer than this version of sluicegate",
+                "this version of sluicegate does not support schema 2",
                 "update sluicegate; this version reads schema 1",
             )],
         ),

@@ -210,7 +210,7 @@ fn prefixes_and_addresses_of_a_remote_fit_those_of_this_cluster() {
         &to("198.51.100.64/26\", \"198.51.100.128/26"),
         &[(
             "remote.r.prefixes.g[1]",
-            "\"prefixes.g[1]\" is the second entry of its address family",
+            "\"prefixes.g[1]\" has the same address family as an earlier entry",
             "list at most one IPv4 and one IPv6 entry",
         )],
     );

@@ -56,7 +56,7 @@ fn encapsulations_are_checked() {
                 (
                     11,
                     "encapsulation.t.source_prefixes[1]",
-                    "\"source_prefixes[1]\" is the second prefix of its address family",
+                    "\"source_prefixes[1]\" has the same address family as an earlier prefix",
                     "the first prefix is 198.51.100.0/28",
                 ),
                 (

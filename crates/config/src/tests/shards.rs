@@ -113,7 +113,7 @@ fn shards_are_checked() {
                 15,
                 "vip.v.shard",
                 "no machine has shard \"a\"",
-                "set the same shard in a section [machine.NAME]",
+                "add shard = \"a\" to a section [machine.NAME]",
             )],
         ),
         (

@@ -291,7 +291,7 @@ impl Announcer {
         if announced { self.plan.graceful_shutdown } else { Duration::ZERO }
     }
 
-    /// Stops all decisions or continues them. During the hand-over of an upgrade, the new process
+    /// Suspends or resumes all decisions. During the hand-over of an upgrade, the new process
     /// already has the state, and the forwarder of this process cannot be checked.
     pub fn freeze(&mut self, frozen: bool) {
         self.frozen = frozen;
@@ -309,8 +309,8 @@ impl Announcer {
     }
 
     /// Returns the speaker with its sessions, for an upgrade. This value keeps the history and the
-    /// overrides, so that it can [resume](Announcer::resume) if the upgrade fails. It stays frozen,
-    /// because a decision without a plan would delete the history.
+    /// overrides, so that it can [resume](Announcer::resume) if the upgrade fails. The decisions
+    /// stay suspended, because a decision without a plan would delete the history.
     #[must_use]
     pub fn part_with_speaker(&mut self) -> Self {
         let (decider, now, frozen) = (self.decider.clone(), self.now, self.frozen);

@@ -65,7 +65,7 @@ pub struct Times {
     pub max_stall: Duration,
 }
 
-/// The stage of a drain of this machine.
+/// The stage of this machine's drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
     /// The machine is not draining.

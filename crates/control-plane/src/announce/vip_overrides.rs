@@ -2,7 +2,7 @@
 //!
 //! `withdraw` withdraws the routes of a VIP on this machine for maintenance, while the machine
 //! keeps forwarding its packets. `announce` ends the hold-down of a VIP and suspends its flap
-//! damping. A VIP has at most one override, and each override ends by itself. Invariant: overrides
+//! damping. A VIP has at most one override, and each override has an end time. Invariant: overrides
 //! survive reloads and upgrades, but not a restart.
 
 use std::collections::BTreeMap;
@@ -44,7 +44,6 @@ impl VipOverride {
 }
 
 impl VipOverrides {
-    /// Returns the override of a VIP.
     pub(crate) fn of(&self, vip: &str) -> Option<&VipOverride> {
         self.0.get(vip)
     }

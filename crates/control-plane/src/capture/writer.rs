@@ -195,8 +195,8 @@ const INTERFACES: [Interface; 2] = [
     Interface { name: "before", description: "packets as received by a packet thread" },
     Interface { name: "after", description: "packets as sent: forwarded or replied" },
 ];
-/// The sleep time of the writer between checks for new records. The writer detects the end of a
-/// capture at most this time after it ended.
+/// The sleep time of the writer between checks for new records, and the maximum delay until the
+/// writer detects the end of a capture.
 pub(super) const IDLE: Duration = Duration::from_millis(5);
 /// The size in bytes at which a chunk is sent to the client.
 const CHUNK: usize = 64 << 10;

@@ -344,7 +344,8 @@ impl MovedTable {
 }
 
 /// Returns the pools whose table changed. A pool that has several tables with the same change is
-/// returned once. Added and removed tables are not returned, because they do not move flows.
+/// returned once. Added and removed tables are not returned, because such changes do not move
+/// flows.
 #[must_use]
 pub fn moved_tables(old: &Index, new: &Index) -> Vec<MovedTable> {
     let mut seen = BTreeSet::new();

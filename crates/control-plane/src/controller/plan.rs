@@ -194,8 +194,8 @@ impl Plan {
         pool.keys.iter().filter(fails).count()
     }
 
-    /// Computes the health state of a pool member. If one check fails, the pool member is down.
-    /// Otherwise, the previous state applies while a check has no result.
+    /// Computes the health state of a pool member. A pool member is down if one of its checks
+    /// fails. Otherwise, the previous state applies while a check has no result.
     fn health(
         &self,
         key: &SlotKey,

@@ -34,7 +34,7 @@ pub(super) struct Rejoins {
     numbers: u64,
 }
 
-/// The progress of the flush of one pool member.
+/// The flush progress of one pool member.
 #[derive(Clone, Debug)]
 pub struct Flushing {
     /// The error of the last failed flush attempt.

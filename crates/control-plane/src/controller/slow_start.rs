@@ -22,7 +22,7 @@ pub(super) struct SlowStart {
 struct Ramp {
     /// The time that has passed, without the time in which the pool member got no new flows.
     passed: Duration,
-    /// The time of the last update of `passed`.
+    /// The time at which `passed` was last updated.
     updated: Duration,
     /// The duration of the slow start.
     over: Duration,

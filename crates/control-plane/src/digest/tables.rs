@@ -28,8 +28,8 @@ type Sum = [u8; 32];
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     last: Option<(Weak<Snapshot>, Sum)>,
-    /// The digest of each table by memory address. While the weak reference exists, the address is
-    /// not used for another table.
+    /// The digest of each table, by the memory address of the table. While the weak reference
+    /// exists, the address is not used for another table.
     contents: HashMap<usize, (Weak<Table>, Sum)>,
 }
 

@@ -404,7 +404,7 @@ mod tests {
     enum Step {
         Reload(Option<u64>),
         Same(Option<u64>),
-        /// The position of a stored generation, counted from the newest one.
+        /// The position of a stored generation, counted from the newest generation.
         Back(usize, Option<u64>),
         Confirm,
         Tick(u64),

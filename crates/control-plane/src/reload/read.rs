@@ -63,8 +63,9 @@ async fn next_hops(new: &[IpAddr]) -> NextHops {
         return NextHops::new();
     }
     next_hop::look_up(new, PATIENCE).await.unwrap_or_else(|error| {
-        // log: The next hops of new backends could not be looked up. Packets to them may be dropped
-        // until the next attempt. If this message repeats, check `ip route get` for a backend.
+        // log: The next hops of new backends could not be looked up. Packets to these backends may
+        // be dropped until the next attempt. If this message repeats, check `ip route get` for a
+        // backend.
         tracing::warn!(%error, "next hops of new backends not found");
         NextHops::new()
     })

@@ -24,7 +24,7 @@ struct Entry<'a> {
     state: AnnouncementState,
     why: Option<String>,
     /// `true` if routers still have the routes of the previous process of an upgrade, because the
-    /// sessions of the new process have not sent them yet.
+    /// new process has not sent its routes yet.
     is_kept: bool,
 }
 
@@ -156,8 +156,8 @@ impl Announcer {
     }
 }
 
-/// Combines the address families of a VIP. If they have different reasons, each reason names its
-/// family.
+/// Combines the address families of a VIP. If the families have different reasons, each reason
+/// contains the name of its family.
 fn announcement(entries: &[Entry<'_>], status: &Status) -> Announcement {
     let has_routes =
         |entry: &Entry<'_>| matches!(entry.state, AnnouncementState::Announced | AnnouncementState::Marked);
@@ -228,8 +228,8 @@ fn holders(prefix: Prefix, status: &Status) -> impl Iterator<Item = (&PeerStatus
     up.filter_map(move |peer| Some((peer, peer.routes.get(prefix)?)))
 }
 
-/// Returns the names of the peers that have a route. If `is_kept` is `true`, they have it from the
-/// previous process of an upgrade.
+/// Returns the names of the peers that have a route. If `is_kept` is `true`, the peers still have
+/// the routes from the previous process of an upgrade.
 fn peers_of(prefix: Prefix, route: &Route, status: &Status, is_kept: bool) -> Vec<String> {
     if is_kept {
         return route.peers.clone();

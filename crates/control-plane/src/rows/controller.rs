@@ -70,9 +70,9 @@ impl Controller {
         rows
     }
 
-    /// Returns the slots of each backend that was removed from the configuration, and that still
-    /// drains or died during its drain.
-    /// A backend has several slots if it was in several pools, or if it was checked through VIPs.
+    /// Returns the slots of each backend that was removed from the configuration, and that is still
+    /// draining or failed during its drain. A backend has several slots if it was in several pools,
+    /// or if it was checked through VIPs.
     fn removed<'s>(&self, snapshot: &'s Snapshot) -> BTreeMap<(&'s str, IpAddr), Vec<SlotId>> {
         let mut removed: BTreeMap<_, Vec<SlotId>> = BTreeMap::new();
         for (number, slot) in (0..).zip(snapshot.slots()) {

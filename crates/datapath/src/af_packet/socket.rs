@@ -17,7 +17,8 @@ pub(super) struct Sizes {
     pub(super) rx: usize,
     /// The capacity of the transmit ring in frames.
     pub(super) tx: usize,
-    /// The size of a slot in bytes. The size is a power of two and at most the size of a block.
+    /// The size of a slot in bytes. The slot size is a power of two and at most the size of a
+    /// block.
     pub(super) slot: usize,
 }
 

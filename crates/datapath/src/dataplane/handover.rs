@@ -587,7 +587,7 @@ mod tests {
             assert!(obstacles(&before, &settings).iter().any(|why| why == words), "{words}");
         }
         let small = PlaneFacts { queues: vec![1], most_queues: vec![1], ..facts() };
-        assert_eq!(obstacles(&small, &settings()), ["queues: [1] -> [2]"], "the map has too little room");
+        assert_eq!(obstacles(&small, &settings()), ["queues: [1] -> [2]"], "the map is too small");
         let named = facts().obstacles(&[ours], &settings(), &Layout::of(&[theirs], &settings()).unwrap());
         assert_eq!(named, ["interfaces:  -> eth0"]);
     }

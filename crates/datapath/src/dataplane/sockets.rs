@@ -108,7 +108,7 @@ fn queues(settings: &Settings, interface: &Interface) -> Result<u16, StartError>
     let there = interface.queues.max(1);
     let wanted = settings.queues.unwrap_or(there);
     if wanted > there {
-        let said = format!("{} has {there} queues, but io.queues is {wanted}", interface.name);
+        let said = format!("interface {} has {there} queues, but io.queues is {wanted}", interface.name);
         return Err(StartError::Interface(said));
     }
     if wanted < there {
@@ -246,8 +246,14 @@ mod tests {
             assert_eq!((all, layout.threads()), (expected, *queues.iter().max().unwrap()));
             for me in 0..layout.threads() {
                 for (sender, count) in layout.senders(ThreadId(me)).iter().zip(&queues) {
-                    assert!(sender.0 < *count, "queues {queues:?}: thread {me} uses a nonexistent queue");
-                    assert!(me >= *count || sender.0 == me, "{queues:?}: thread {me} uses a different queue");
+                    assert!(
+                        sender.0 < *count,
+                        "thread {me} sends on a queue that does not exist (queues: {queues:?})"
+                    );
+                    assert!(
+                        me >= *count || sender.0 == me,
+                        "thread {me} does not send on its own queue (queues: {queues:?})"
+                    );
                 }
             }
         }
@@ -268,10 +274,13 @@ mod tests {
                 assert_eq!(layout.name(ThreadId(me)), name);
                 for (sender, count) in layout.senders(ThreadId(me)).iter().zip(&queues) {
                     let queue = sender.0.checked_sub(steered).unwrap();
-                    assert!(queue < *count, "queues {queues:?}: thread {me} uses a nonexistent queue");
+                    assert!(
+                        queue < *count,
+                        "thread {me} sends on a queue that does not exist (queues: {queues:?})"
+                    );
                     assert!(
                         me < steered || me - steered >= *count || sender.0 == me,
-                        "{queues:?}: thread {me} uses a different queue"
+                        "thread {me} does not send on its own queue (queues: {queues:?})"
                     );
                 }
             }

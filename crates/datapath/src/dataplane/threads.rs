@@ -214,7 +214,7 @@ impl DataPlane {
     }
 
     /// Creates the packet pipeline of a thread. The pipeline gets one end of each ring, and the
-    /// opposite ends are stored for the data plane.
+    /// data plane keeps the opposite end.
     fn pipeline(
         &mut self,
         config: PipelineConfig,

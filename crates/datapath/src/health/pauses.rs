@@ -4,7 +4,7 @@
 //! this module at least four times per second. If neither of them runs for a time, the process or
 //! the machine was stopped, or the process got no processor time. No thread makes progress in such
 //! a pause, so the health monitor measures the progress of threads with [`Pauses::running`], a
-//! clock that stands still during pauses.
+//! clock that does not advance during pauses.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,7 +64,7 @@ impl Pauses {
         Ok(Self { shared, reported: None })
     }
 
-    /// Converts the time `now` to the time of a clock that stands still during pauses.
+    /// Converts the time `now` to the time of a clock that does not advance during pauses.
     pub(super) fn running(&self, now: Instant) -> Instant {
         lock(&self.shared).running(now)
     }

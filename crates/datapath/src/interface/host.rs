@@ -1,5 +1,5 @@
 //! Properties of the machine that are read with system calls. Functions return `None` if the
-//! process lacks the permission.
+//! process lacks the required permission.
 //!
 //! See adjtimex(2) and Linux `net/xdp/xsk.c`.
 

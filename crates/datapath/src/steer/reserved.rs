@@ -137,7 +137,7 @@ mod tests {
             assert!(!is_anybodys(&ports), "both have the port");
             new.keep().unwrap();
             old.keep().unwrap();
-            assert!(ReservedPorts::beside(&ports).is_err(), "both have stopped sharing the port");
+            assert!(ReservedPorts::beside(&ports).is_err(), "both processes have stopped sharing the port");
             drop(old);
             assert!(!is_anybodys(&ports) && ReservedPorts::beside(&ports).is_err());
             old = new;

@@ -96,7 +96,7 @@ impl Core {
     /// Checks whether a new flow, which is not in the connection table, is permitted. The source
     /// must not be martian. Because such a flow never gets an entry, packets of known flows need no
     /// check. The source must not be a VIP, because two UDP services that reply to errors could
-    /// reply to each other endlessly (CVE-2024-2169). The limits of the service must permit another
+    /// reply to each other endlessly (CVE-2024-2169). The service's rate limits must permit another
     /// flow.
     #[inline]
     fn admit_new(

@@ -20,8 +20,7 @@ use super::state::Batch;
 use crate::{DropReason, Flow, Packet, Rejection, Snapshot, Verdict};
 
 impl Core {
-    /// Counts a dropped packet, or replies to it if its VIP rejects packets that are dropped for
-    /// this reason.
+    /// Counts a dropped packet, or sends a reply if the VIP rejects packets with this drop reason.
     #[inline]
     pub(super) fn drop_or_reject(
         &mut self,

@@ -1,8 +1,8 @@
 //! Limits how often the weight of a target changes.
 //!
-//! Each change of a weight requires a rebuild of tables. A weight therefore changes at most once in
-//! each period of the wall clock. The periods start at the same times on all machines, so machines
-//! that get similar answers change their tables at nearly the same time. A drain is not delayed.
+//! Each weight change requires a table rebuild. A weight therefore changes at most once in each
+//! period of the wall clock. The periods start at the same times on all machines, so machines that
+//! get similar answers change their tables at nearly the same time. A drain is not delayed.
 
 use std::time::Duration;
 

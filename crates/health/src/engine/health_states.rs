@@ -52,7 +52,7 @@ pub(super) enum Outcome {
     Local,
 }
 
-/// The changes of health states and of the local failure that were not published yet.
+/// Unpublished changes to health states and to the local failure.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
     pub(super) turned: Vec<(u32, HealthState)>,
@@ -88,8 +88,8 @@ pub(super) struct Count {
 ///
 /// For some targets, such as targets of exec checks, a pass does not show that the network works
 /// ([`Rules::answers`] is `false`). A pass of such a target does not end a silence, and its
-/// failures do not contribute to a local failure. If all targets are of this kind, no state is
-/// held.
+/// failures do not contribute to a local failure. If all targets have `answers` set to `false`, no
+/// state is held.
 #[derive(Debug, Default)]
 pub(super) struct HealthStates {
     targets: Vec<Option<Count>>,
@@ -192,7 +192,7 @@ impl HealthStates {
     }
 
     /// Changes the thresholds, backend name and pools of a target. The state and the counts of the
-    /// target stay the same.
+    /// target are not changed.
     pub(super) fn regroup(&mut self, id: u32, rules: Rules, backend: Arc<str>, pools: Vec<Arc<str>>) {
         let Some(old) = self.remove(id) else { return };
         let (held, failed) = (old.held, old.failed_in == self.silence);
@@ -396,8 +396,8 @@ impl Groups {
         self.by_name.entry(Arc::clone(name)).or_default().targets += 1;
     }
 
-    /// Removes a target from a group. `silence` is the number of the current silence if the target
-    /// has failed during this silence.
+    /// Removes a target from a group. `silence` is the number of the silence in which the target
+    /// has failed, if that is the current silence.
     fn leave(&mut self, name: &Arc<str>, silence: Option<u64>) {
         let Some(group) = self.by_name.get_mut(name) else { return };
         if silence.is_some() {

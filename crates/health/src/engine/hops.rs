@@ -55,7 +55,6 @@ impl HopFlight {
         (Self { hops, results, interims }, future)
     }
 
-    /// Returns the number of hops.
     pub(super) fn len(&self) -> usize {
         self.hops.len()
     }
@@ -71,7 +70,7 @@ impl HopFlight {
     }
 }
 
-/// The states of the hops of one target.
+/// The hop states of one target.
 #[derive(Debug, Default)]
 pub(super) struct HopStates(Vec<HopState>);
 

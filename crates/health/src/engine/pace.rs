@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Pace {
     seen: Instant,
     elapsed: Duration,
-    /// The time at which the loop wants to be woken. `None` if the loop waits only for an event.
+    /// The requested wake-up time of the loop. `None` if the loop waits only for an event.
     asked: Option<Duration>,
 }
 
@@ -30,8 +30,8 @@ impl Pace {
         self.elapsed
     }
 
-    /// Sets the time at which the loop wants to be woken. Returns the same time as an instant of
-    /// the monotonic clock.
+    /// Sets the requested wake-up time of the loop. Returns the same time as an instant of the
+    /// monotonic clock.
     pub(super) fn ask(&mut self, wake: Option<Duration>) -> Option<Instant> {
         self.asked = wake;
         wake.map(|wake| self.seen + wake.saturating_sub(self.elapsed))

@@ -1,10 +1,11 @@
 //! Runs the programs of exec checks, for `sluicegate run-checks`.
 //!
 //! Each connection carries one request. A program runs in its own process group without a shell,
-//! with an empty standard input and its own environment. When it ends, its time limit ends or the
-//! connection closes, the whole group is killed. Processes that left the group become children of
-//! this process, which is their subreaper, and are killed too. The environment of such a process
-//! shows which program started it, so that the end of a program affects no other program.
+//! with an empty standard input and its own environment. The whole process group is killed when the
+//! program ends, when its time limit expires, or when the connection closes. Processes that left
+//! the group become children of this process, which is their subreaper, and are killed too. The
+//! environment of such a process shows which program started it. When a program ends, the processes
+//! of other programs are therefore not affected.
 //!
 //! References: prctl(2), `PR_SET_CHILD_SUBREAPER`; proc(5), `/proc/PID/task/TID/children`.
 
@@ -35,12 +36,12 @@ use crate::lock;
 pub struct RunnerSetup {
     /// The folder of the programs.
     pub programs: PathBuf,
-    /// The maximum number of programs that run at the same time.
+    /// The maximum number of programs that run in parallel.
     pub most: usize,
 }
 
 /// Accepts requests, and runs their programs. The function returns only if the process cannot
-/// become a subreaper. It must run on a runtime with one thread.
+/// become a subreaper. Call this function on a single-threaded runtime.
 ///
 /// # Errors
 /// Returns the error of prctl(2).
@@ -116,7 +117,7 @@ async fn send(stream: &mut UnixStream, reply: &Reply) {
 /// The process IDs of the programs that run, with the numbers of their runs ([`RUN`]).
 type Running = Mutex<BTreeMap<i32, u64>>;
 
-/// A program that runs. Dropping it kills its process group.
+/// A program that runs. Dropping the handle kills the process group of the program.
 struct Program<'a> {
     child: Child,
     group: Pid,
@@ -149,7 +150,8 @@ impl<'a> Program<'a> {
         if let Some(port) = request.port {
             command.env("SLUICEGATE_PORT", port.to_string());
         }
-        // Strays are only killed while this lock is free, so they never include a new program.
+        // Strays are killed only while this lock is free, so a program that is being started is
+        // never treated as a stray.
         let mut ids = lock(running);
         let child = command.spawn().map_err(|error| format!("cannot start {}: {error}", path.display()))?;
         let id = child.id().and_then(|id| i32::try_from(id).ok()).ok_or("the program has no process ID")?;
@@ -171,7 +173,7 @@ impl<'a> Program<'a> {
                     _ = &mut reading, if !is_read => is_read = true,
                 }
             };
-            // Other processes of the group do not prolong the output.
+            // Reading the output does not wait for other processes in the group.
             let _ = killpg(self.group, Signal::SIGKILL);
             if !is_read {
                 let _ = timeout(REST, reading).await;
@@ -186,7 +188,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Kills the process group, and the processes that left it.
+    /// Kills the process group, and processes that have left the group.
     async fn kill(mut self) {
         // After the end of the program, its ID may belong to another process.
         if self.child.id().is_some() {
@@ -214,8 +216,8 @@ impl Drop for Program<'_> {
     }
 }
 
-/// Kills all programs and the processes that they have started. It is called before the process
-/// ends, when the runtime of [`serve`] no longer exists.
+/// Kills all programs and the processes that they have started. Call this function before the
+/// process ends, when the runtime of [`serve`] no longer exists.
 pub fn kill_programs() {
     for _ in 0..STRAY_ROUNDS {
         if kill_strays(&BTreeMap::new()) == 0 {

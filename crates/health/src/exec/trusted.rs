@@ -1,8 +1,8 @@
 //! Finds the file of a program, and rejects it if other users could replace it.
 //!
-//! Links are followed one by one. Each link and folder on the way, and the file itself, must belong
-//! to root or to the owner of the check folder, and must not be writable by others. The folders
-//! above the check folder are only checked if a link leaves it.
+//! Symbolic links are resolved one at a time. Each link and folder on the way, and the file itself,
+//! must belong to root or to the owner of the check folder, and must not be writable by others. The
+//! folders above the check folder are checked only if a link leads out of the check folder.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;

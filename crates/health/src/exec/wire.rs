@@ -14,7 +14,7 @@ use crate::failure::shorten;
 /// A request to run a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
-    /// The name of a file in the folder of check programs.
+    /// The name of a file in the check program folder.
     pub(crate) program: String,
     pub(crate) arguments: Vec<String>,
     pub(crate) limit: Duration,
@@ -110,11 +110,10 @@ impl Request {
 /// A reply of the runner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// The program was started.
     Started,
     /// The program ended with exit status 0.
     Passed,
-    /// The program ended in another way. The text has the reason.
+    /// The program exited with another status, or was killed. The text contains the reason.
     Failed(String),
     /// The runner could not start the program.
     Unable(String),

@@ -255,8 +255,8 @@ async fn a_ca_that_is_none_is_said_to_be() {
     let ca = Authority::new();
     let port = https(ca.server(&["127.0.0.1"], NOW, "http/1.1")).await;
     for (text, expected) in [
-        (Some(""), "TLS: cannot read the CA of the check (it contains no certificate)"),
-        (None, "TLS: cannot read the CA of the check (it contains no certificate)"),
+        (Some(""), "TLS: cannot read the CA of the check (the file contains no certificate)"),
+        (None, "TLS: cannot read the CA of the check (the file contains no certificate)"),
     ] {
         let tls = Tls { server_name: None, ca: text.map(Into::into), verify: true, client: None };
         assert_eq!(words(&kind(port, tls, None)).await, expected);

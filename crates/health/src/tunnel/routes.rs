@@ -3,7 +3,7 @@
 //!
 //! Each address family of this machine has its own rule and routes. Each table also has an
 //! unreachable route with a higher metric, so that checks fail if the device is down. Without this
-//! route, checks would follow the usual route to the VIP, where another load balancer would reply.
+//! route, checks would follow the usual route to the VIP and reach another load balancer.
 //!
 //! Rules and routes that an earlier process left behind are replaced. If other software has a rule
 //! with the same mark or table, an error is reported.

@@ -217,7 +217,7 @@ impl<T: core::marker::Copy + PartialEq> Shard<T> {
         self.copies.get_mut(number as usize).filter(|copy| copy.is_used)
     }
 
-    /// Marks a cached value as recently read, so that other values are evicted first.
+    /// Marks a cached value as recently read. As a result, other values are evicted first.
     #[inline]
     pub(crate) fn warm(&mut self, number: u32) -> Option<&mut Copy<T>> {
         let copy = self.copy_mut(number)?;

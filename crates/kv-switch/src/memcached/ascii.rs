@@ -158,7 +158,7 @@ pub(super) fn items(payload: &[u8], ask: &Ask, each: &mut dyn FnMut(Item) -> Con
 
 /// The length of `get` and the space after it.
 const GET: usize = 4;
-/// The size of the vector registers of every x86-64 CPU, in bytes.
+/// The vector register size that every x86-64 CPU has, in bytes.
 const SIXTEEN: usize = 16;
 
 /// Commands that are reserved for administrators. These commands are refused with

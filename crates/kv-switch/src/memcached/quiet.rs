@@ -1,7 +1,7 @@
 //! Detects writes that contain `noreply` or the flag `q`, to which the server sends no reply.
 //!
-//! This module treats a write as acknowledged if the server may send a success reply. Despite `q`,
-//! `ma` replies if it creates an item, and `mg` replies if it finds an item. Over UDP, servers
+//! This module treats a write as acknowledged if the server might send a success reply. Despite
+//! `q`, `ma` replies if it creates an item, and `mg` replies if it finds an item. Over UDP, servers
 //! answer quiet binary commands with an empty datagram. Quiet commands can also cause error
 //! replies, but this module ignores them.
 //!

@@ -10,7 +10,7 @@ use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::Writer;
 
-/// The format of the fields of a log line.
+/// The format of log fields.
 pub(super) struct Logfmt;
 
 impl<'w> FormatFields<'w> for Logfmt {

@@ -53,7 +53,7 @@ impl Sights {
         let verdict = frame.comment.strip_prefix("verdict=").and_then(|said| said.split(' ').next());
         match verdict {
             None => false,
-            // The thread to which the packet is passed captures it again.
+            // The receiving thread captures such a packet again.
             Some("to_thread") => true,
             Some("hold") => {
                 *self.0.entry(frame.bytes.clone()).or_default() += 1;

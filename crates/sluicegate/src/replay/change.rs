@@ -62,8 +62,7 @@ pub(super) fn change(text: &str) -> Result<Change, String> {
     })
 }
 
-/// Loads the configuration files. The configurations take effect in the order in which the command
-/// line lists them.
+/// Loads the configuration files. The configurations take effect in command-line order.
 pub(super) fn load(changes: &[Change]) -> anyhow::Result<VecDeque<Loaded>> {
     let load = |change: &Change| Ok(Loaded { at: change.at, config: config_check::load(&change.file)? });
     changes.iter().map(load).collect()

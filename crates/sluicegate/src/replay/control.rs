@@ -198,7 +198,8 @@ impl publisher::Filter for ReplayFilter<'_> {
         addresses: Vec<Prefix>,
     ) -> Result<(), Infallible> {
         // The source ports of upstream requests are not steered, because replies in the capture
-        // cannot match the requests of the replay. Such replies are passed to the kernel.
+        // cannot match the requests of the replay. As a result, these replies are passed to the
+        // kernel.
         let ends = TunnelEndpoints { answers: Vec::new(), ..ends(now, addresses, 1..=1) };
         self.0.set_filter(filter(now, own), ends);
         Ok(())

@@ -30,7 +30,7 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    /// Starts the health thread. Opens the tunnel first if the configuration needs it.
+    /// Starts the health thread. First opens the tunnel if the configuration needs a tunnel.
     pub(super) async fn start(tunnel: HealthTunnel, config: &Config) -> anyhow::Result<Self> {
         HealthTunnel::clear().await;
         tunnel.open(config).await?;
@@ -89,7 +89,7 @@ impl Checks {
         self.flushes = wanted;
     }
 
-    /// Stores the results of successful flushes until [`Self::held`] returns them.
+    /// Stores the results of successful flushes until [`Self::held`] is called.
     pub(super) fn hold(&mut self, outcomes: &[Flushed]) {
         self.held.extend(outcomes.iter().filter(|flushed| flushed.result.is_ok()).cloned());
     }

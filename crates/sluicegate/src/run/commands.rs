@@ -145,7 +145,7 @@ impl Daemon {
     }
 
     /// Sends the list of backends. The report of the health thread is collected on another thread,
-    /// because that may take some milliseconds.
+    /// because this may take a few milliseconds.
     fn answer_backends(&self, answer: Answer<Vec<BackendRow>>) {
         let (report, daemon) = (self.checks.report(), self.tasks.handle());
         tokio::task::spawn_blocking(move || {

@@ -45,7 +45,7 @@ impl Forwarding {
         self.reserved.iter().try_for_each(ReservedPorts::share)
     }
 
-    /// Reserves the ports while the old process still reserves them too.
+    /// Reserves ports that the old process still reserves too.
     pub(super) fn reserve_beside(&mut self, snapshot: &Snapshot) -> Result<(), SteerError> {
         self.shares_ports = true;
         self.reserve_for(snapshot)
@@ -93,8 +93,7 @@ impl Forwarding {
 
     /// Sends a report for each trace event to the receiver that the marked packet specifies.
     pub(super) fn report(&mut self, events: &[TraceEvent], snapshot: &Snapshot, controller: &Controller) {
-        // Both clocks are read only once, so that the timestamps of all events in one batch are
-        // based on the same readings.
+        // Both clocks are read only once, so all events in one batch have consistent timestamps.
         let (micros, now) = (unix_micros(SystemTime::now()), self.plane.now());
         let names = [controller.config().cluster().name(), controller.machine()];
         for event in events {
@@ -150,8 +149,8 @@ pub(crate) fn filter(snapshot: &Snapshot, own: &BTreeSet<IpAddr>) -> Filter {
 }
 
 /// Returns the filter entries for packets to the machine's own addresses: tunneled packets and
-/// replies to upstream requests. Tunnels from other clusters are left out, because they end at
-/// VIPs.
+/// replies to upstream requests. Tunnels from other clusters are not included, because these
+/// tunnels end at VIPs.
 pub(crate) fn ends(
     snapshot: &Snapshot,
     addresses: Vec<Prefix>,

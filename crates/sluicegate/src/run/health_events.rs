@@ -13,8 +13,8 @@ impl Daemon {
         match self.controller.advise(advised, &self.publisher.current(), now) {
             Ok(Some(snapshot)) => self.publish_states(snapshot),
             Ok(None) => {}
-            // log: New weights or drains that agents requested could not be applied. They are
-            // applied together with the next change that an agent requests. Report a bug if the
+            // log: New weights or drains that agents requested could not be applied. The changes
+            // are applied together with the next change that an agent requests. Report a bug if the
             // line is repeated.
             Err(error) => tracing::error!(%error, "advice from agents not applied"),
         }

@@ -32,7 +32,8 @@ pub(super) enum Found {
     /// The tunnel could not be created.
     Broken {
         error: TunnelError,
-        /// `true` if checks with `via = "vip"` need the tunnel, and not only next hops of routes.
+        /// `true` if checks with `via = "vip"` need the tunnel, and `false` if only multipath
+        /// routes need the tunnel.
         stops_checks: bool,
     },
 }
@@ -47,9 +48,9 @@ impl TunnelFault {
     pub(super) fn take(&mut self, found: &Found) -> bool {
         let warning = match found {
             Found::Well | Found::New => None,
-            Found::Broken { error, stops_checks: true } => {
-                Some(format!("tunneled health checks cannot run and keep their last states: {error}"))
-            }
+            Found::Broken { error, stops_checks: true } => Some(format!(
+                "health checks through the tunnel cannot run, so their health states do not change: {error}"
+            )),
             Found::Broken { error, stops_checks: false } => Some(format!(
                 "backends with several next hops are checked only through the one that the kernel chooses: {error}"
             )),
@@ -224,7 +225,7 @@ mod tests {
         assert!(fault.warning().unwrap().starts_with("backends with several next hops"));
         assert!(!fault.take(&broken(false)), "the warning is not new");
         assert!(fault.take(&broken(true)));
-        assert!(fault.warning().unwrap().contains("keep their last states"));
+        assert!(fault.warning().unwrap().contains("health states do not change"));
     }
 
     #[test]

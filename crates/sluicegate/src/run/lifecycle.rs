@@ -124,7 +124,7 @@ impl Lifecycle {
         self.shutdown.command(action, seen, &mut parts)
     }
 
-    /// Advances a running drain. Returns `true` if it is complete.
+    /// Advances a running drain. Returns `true` if the drain is complete.
     pub(super) fn advance_drain(&mut self, seen: Observed, announcer: &mut Announcer) -> bool {
         let mut parts = Parts { liveness: &mut self.liveness, manager: &self.manager, announcer };
         self.shutdown.advance(seen, &mut parts)

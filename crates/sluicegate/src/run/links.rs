@@ -76,7 +76,6 @@ impl Links {
         &self.rows
     }
 
-    /// Returns the current faults.
     pub(super) fn faults(&self) -> &[String] {
         &self.faults
     }

@@ -35,7 +35,7 @@ impl<D: 'static> LoopTasks<D> {
         self.waiting.recv().await
     }
 
-    /// Returns the lock that allows one task at a time to compile. The lock is fair, so a waiting
+    /// Returns the lock that a task must hold while it compiles. The lock is fair, so a waiting
     /// reload acquires the lock before the next rebuild of tables does.
     pub(super) fn compiling(&self) -> &Arc<Mutex<()>> {
         &self.compiling
@@ -55,7 +55,7 @@ impl<D> Clone for Handle<D> {
 impl<D: 'static> Handle<D> {
     /// Queues `work` to run on the loop.
     pub(super) fn send(&self, work: impl FnOnce(&mut D) + Send + 'static) {
-        // An error means that the loop has ended. In that case `work` never runs.
+        // An error means that the loop has ended and `work` never runs.
         let _ = self.0.send(Box::new(work));
     }
 

@@ -81,7 +81,7 @@ fn fragments(io: &config::Io) -> FragmentConfig {
     }
 }
 
-/// The maximum number of slots with separate traffic counters. The same limit applies to services.
+/// The maximum number of slots with separate traffic counters. The limit for services is the same.
 /// Each counter takes 24 bytes per packet thread, which are allocated on first use.
 const COUNTED_SLOTS: usize = 65_536;
 

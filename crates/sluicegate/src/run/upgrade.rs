@@ -92,7 +92,7 @@ enum FromNew {
     },
     /// The new process has taken over the resources that the last message released.
     Taken,
-    /// The new process failed for this reason and exits.
+    /// The new process failed and exits, with the reason for the failure.
     Refused(String),
 }
 

@@ -1,4 +1,4 @@
-//! Logs changes of the announcements of VIPs.
+//! Logs changes to VIP announcements.
 //!
 //! Many VIPs can change together, for example after the start of a machine. Similar changes then
 //! share one log line with their number and the first names.
@@ -36,8 +36,8 @@ impl Kind {
     }
 }
 
-/// Logs the differences between the statuses `before` and `next`. A key of the maps is the name of
-/// a VIP, or the name and address family if the families of the VIP have separate rules.
+/// Logs the differences between the statuses `before` and `next`. The keys of the maps are VIP
+/// names, or VIP names with an address family if the families of the VIP have separate rules.
 pub(super) fn log(
     rules: &BTreeMap<Arc<str>, Rules>,
     before: &BTreeMap<Arc<str>, VipStatus>,

@@ -73,7 +73,9 @@ impl Announcer {
             };
             let withdrawn = route.vips.iter().find(is_withdrawn)?;
             let other = route.vips.iter().find(|vip| status(vip) == Some(&VipStatus::Announced))?;
-            Some(format!("route {prefix} of {withdrawn} stays announced, because {other} shares it"))
+            Some(format!(
+                "route {prefix} of VIP {withdrawn} stays announced, because VIP {other} has the same route"
+            ))
         })
     }
 
@@ -158,7 +160,10 @@ services = [{ ports = [80], protocol = "tcp", pool = "p" }]
         announcer.look(&seen(None), at(1));
         let change = announcer.change(&vips);
         assert_eq!((change.vips.len(), change.overrides.len()), (1, 1));
-        assert_eq!(change.notes[0], "route 203.0.113.0/24 of www stays announced, because dl shares it");
+        assert_eq!(
+            change.notes[0],
+            "route 203.0.113.0/24 of VIP www stays announced, because VIP dl has the same route"
+        );
         let all = announcer.give(None, VipAction::Announce, &OverrideNote { lasts: None, ..note }).unwrap();
         assert_eq!(all.iter().map(|vip| &**vip).collect::<Vec<_>>(), ["dl", "www"]);
         let rows = announcer.override_rows();

@@ -1,4 +1,4 @@
-//! Damps the flapping of one VIP for one cause of withdrawals.
+//! Flap damping for one VIP and one cause of withdrawals.
 //!
 //! Each withdrawal adds 1 to a penalty, which halves in the configured half-life. The hold-down
 //! after a withdrawal doubles with each full point of the penalty, up to the configured maximum.
@@ -59,7 +59,7 @@ impl Damping {
     }
 
     /// Shortens a hold-down in progress after a reload that shortens `hold_down` or
-    /// `max_hold_down`. A reload never makes it longer.
+    /// `max_hold_down`. A reload never extends the hold-down.
     pub(super) fn shorten(&mut self, times: Times) {
         let penalty = self.penalty;
         if let Some(hold) = &mut self.hold {

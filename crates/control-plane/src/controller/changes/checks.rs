@@ -1,7 +1,7 @@
 //! Describes changes to checks and encapsulations.
 //!
-//! A changed check or encapsulation is reported once, even if many backends use it. Backends whose
-//! checks changed in the same way share one sentence.
+//! A changed check or encapsulation is reported once, even if many backends use it. A single
+//! sentence describes all backends whose checks changed in the same way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -71,8 +71,8 @@ fn asked(config: &Config, machine: &str) -> BTreeMap<(Arc<str>, Arc<str>), BTree
     asked
 }
 
-/// Reports backends of a leaf pool whose checks or encapsulation changed. Backends with the same
-/// change share one sentence.
+/// Reports backends of a leaf pool whose checks or encapsulation changed. A single sentence
+/// describes all backends with the same change.
 pub(super) fn uses(changes: &mut Changes, old: &Pool, new: &Pool) {
     for (what, names) in USES {
         let mut alike: BTreeMap<(String, String), Vec<&str>> = BTreeMap::new();

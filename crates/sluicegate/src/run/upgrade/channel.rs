@@ -2,8 +2,8 @@
 //! pair of connected Unix sockets.
 //!
 //! A frame is a 4-byte little-endian length, followed by that number of bytes. A message is a frame
-//! that contains JSON. All reads and writes have timeouts. Received data is copied, so that the
-//! sender cannot change it later.
+//! that contains JSON. All reads and writes have timeouts. Received data is copied, so the sender
+//! cannot change the data later.
 //!
 //! References: unix(7), SCM_RIGHTS.
 

@@ -85,7 +85,7 @@ impl NewProcess {
             protocol.unwrap_or(0)
         );
         let offer: Offer =
-            serde_json::from_value(whole).context("cannot parse the offer of the old process")?;
+            serde_json::from_value(whole).context("cannot parse the first message of the old process")?;
         let descriptors = channel.receive_descriptors(offer.descriptors, OFFERED_WITHIN)?;
         Ok(Self { channel, offer, descriptors })
     }
@@ -121,7 +121,12 @@ impl NewProcess {
                 Table::PreviousTables(number) => plane.previous_table(number),
             };
             flows
-                .with_context(|| format!("no connection table for the flows of {table:?}"))?
+                .with_context(|| match table {
+                    Table::Thread(thread) => format!("no connection table for flows of thread {}", thread.0),
+                    Table::PreviousTables(number) => {
+                        format!("no connection table for flows of earlier table {number}")
+                    }
+                })?
                 .unpack(&records)?;
         }
     }
@@ -337,6 +342,6 @@ mod tests {
         assert_eq!(refused("{\"protocol\": 7, \"version\": [\"in another way\"]}"), by(7));
         assert_eq!(refused("{}"), by(0));
         let cut = refused(&format!("{{\"protocol\": {PROTOCOL}}}"));
-        assert!(cut.starts_with("cannot parse the offer of the old process: missing field"), "{cut}");
+        assert!(cut.starts_with("cannot parse the first message of the old process: missing field"), "{cut}");
     }
 }

@@ -2,7 +2,7 @@
 //! resources step by step.
 //!
 //! The code runs on a separate thread, and executes short steps on the control loop. If a step
-//! fails, the old process ends the new process, waits until it has exited, and takes back the
+//! fails, the old process terminates the new process, waits for its exit, and takes back the
 //! released resources. BFD sessions are taken back without waiting, because their timeouts are
 //! short.
 
@@ -546,8 +546,8 @@ fn unexpected(said: FromNew) -> Failed {
     Failed::because(why)
 }
 
-/// The maximum wait until the old process of the previous upgrade has exited. That process has
-/// already sent its response.
+/// The maximum wait until the old process of the previous upgrade has exited. The earlier process
+/// has already sent its response.
 const GONE_WITHIN: Duration = Duration::from_secs(6);
 /// The maximum wait until the new process is ready. API clients expect a response within 30 s.
 const READY_WITHIN: Duration = Duration::from_secs(18);
