@@ -282,6 +282,16 @@ impl BusyClocks {
     pub(crate) fn include(&self, clock: Clock, signal: Signal) -> bool {
         self.0[signal as usize].includes(clock)
     }
+
+    /// Returns the clock after the packet if the packet changes only the tick: the entry is
+    /// established or not a TCP flow, is not on probation, and its flow has sent no packet in this
+    /// tick.
+    #[inline]
+    pub(crate) fn refreshed(&self, clock: Clock, signal: Signal) -> Option<Clock> {
+        let next = Clock(self.0[signal as usize].clock);
+        let is_later = next.tick().since(clock.tick()) > 0;
+        (is_later && clock.state_byte() == next.state_byte()).then_some(next)
+    }
 }
 
 /// The clocks that a packet leaves unchanged. An entry is unchanged if its last four bytes equal

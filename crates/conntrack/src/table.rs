@@ -149,7 +149,8 @@ impl FlowTable {
     }
 
     /// Looks `hash` up in its first bucket, which contains most flows. Returns the flow if the
-    /// packet leaves its entry unchanged. The caller must then call [`FlowTable::count_hits`].
+    /// packet changes at most the tick of its entry. The caller must then call
+    /// [`FlowTable::count_hits`].
     ///
     /// The result stays valid until the tick ends, even if other packets are processed first.
     ///
@@ -157,20 +158,35 @@ impl FlowTable {
     /// Returns a hint for [`FlowTable::lookup_again`] if the first bucket does not contain such an
     /// entry. If the bucket does not contain the flow, prefetches the second bucket.
     #[inline(always)]
-    pub fn probe(&self, hash: u64, signal: Signal, busy: &BusyClocks) -> Result<Hit, BucketProbe> {
+    pub fn probe(&mut self, hash: u64, signal: Signal, busy: &BusyClocks) -> Result<Hit, BucketProbe> {
         let (tag, first) = (tag_of(hash), first_bucket(hash, self.buckets()));
         let line = self.line(first);
         let way = line.way_of(tag);
         let entry = line.0[way];
         if entry.tag() != tag {
             prefetch(self.line(other_bucket(tag, first, self.buckets())));
-        } else if busy.include(entry.clock(), signal) {
+        } else if busy.include(entry.clock(), signal)
+            || self.refresh(Place { bucket: first, way }, entry, signal, busy)
+        {
             return Ok(Hit { slot: entry.slot(), vip: entry.vip(), renewed: false });
         }
         // Bucket indexes are below 2^30, because `Config` allows at most 2^32 entries.
         #[expect(clippy::cast_possible_truncation, reason = "below 2^32")]
         let place = (first * WAYS + way) as u32;
         Err(BucketProbe(place))
+    }
+
+    /// Updates the tick of an entry if the packet changes nothing else. Returns `false` otherwise,
+    /// and if the flow has expired.
+    #[inline]
+    fn refresh(&mut self, place: Place, entry: Packed, signal: Signal, busy: &BusyClocks) -> bool {
+        let Some(clock) = busy.refreshed(entry.clock(), signal) else { return false };
+        if self.limits.expired(entry.clock(), clock.tick()) {
+            return false;
+        }
+        *self.at(place) = entry.with_clock(clock);
+        self.counters.refresh += 1;
+        true
     }
 
     /// Returns the live flow with this hash, and updates its tick, state and probation for this

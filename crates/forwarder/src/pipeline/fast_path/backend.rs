@@ -12,7 +12,7 @@ use crate::pipeline::state::{Batch, Choice};
 use crate::{Flow, Guard, Packet, SlotId, SlotState, Snapshot, Step};
 
 impl Core {
-    /// Chooses the backend of the packets that leave the connection table unchanged, which most
+    /// Chooses the backend of the packets that change at most the tick of their flow, which most
     /// packets do. Probes the first bucket of all other flows. If the first bucket does not contain
     /// the flow, the probe prefetches the second bucket.
     ///
@@ -25,7 +25,7 @@ impl Core {
         fast: &mut FastBatch,
         packets: usize,
     ) {
-        let table = &self.flows.table;
+        let table = &mut self.flows.table;
         let (busy, snapshot) = (BusyClocks::at(batch.tick), batch.snapshot);
         let (mut known, mut is_pending) = (0_u32, false);
         for place in fast.places.get_mut(..packets).unwrap_or_default() {
