@@ -153,7 +153,6 @@ impl Row {
             pipeline.use_previous_tables(previous::tables(self.previous), Now::from_nanos(u64::MAX));
         }
         let (flows, is_udp) = (self.traffic.flows(), matches!(self.traffic, Traffic::Datagrams(_)));
-        batch.head_room = self.with.head_room();
         let mut now = START;
         // Three packets per flow: the SYN inserts the flow, the first ACK ends its probation, and
         // the second one marks it as in use. The three packets are sent more than one tick apart.
