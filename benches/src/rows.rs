@@ -193,7 +193,7 @@ impl Row {
             }
         }
         let table = pipeline.flows();
-        assert!(table.len() * 100 > table.capacity() * 95, "only {} entries are in use", table.len());
+        assert!(table.len() * 100 > table.capacity() * 99, "only {} entries are in use", table.len());
         now
     }
 

@@ -410,7 +410,7 @@ fn reused_five_tuple_moves_later_packets_of_its_batch() {
         let mut slots = gre_slots(2);
         if is_redirect && let Forwarding::Tunnel { v4, v6 } = &mut slots[1].forwarding {
             for template in [v4, v6] {
-                *template = template.clone().with_recursion(1);
+                *template = (*template).with_recursion(1);
             }
         }
         Snapshot::new(Parts { states: states.into(), ..parts(slots, &[1; 2]) }).unwrap()

@@ -47,7 +47,7 @@ impl Core {
             is_pending = true;
         }
         fast.is_pending = is_pending;
-        self.load.established = known;
+        self.load.established += known;
         self.flows.table.count_hits(known.into());
     }
 
@@ -86,6 +86,7 @@ impl Core {
     /// Chooses the backend for a SYN, which usually begins a flow.
     #[inline(never)]
     fn choose_for_syn(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, place: &mut FastPacket) {
+        self.load.syns += 1;
         let (hit, at) = match self.flows.table.lookup_newcomer(place.key, place.signal, batch.tick) {
             Ok(hit) => (Some(hit), None),
             Err(at) => (None, Some(at)),
