@@ -15,12 +15,10 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use engine::{Engine, MemoryDevice, MemoryFrame, Pool, mesh};
 use forwarder::{
-    CaptureFilter, EVERY_PACKET, Forward, FragmentStep, HoldSlot, Live, NotSent, Now, Outlet, Packet,
-    Pipeline, Request, TapSize, ThreadId, Verdict, capture_tap, request_ring,
+    CaptureFilter, EVERY_PACKET, Forward, FragmentStep, HoldSlot, Live, MAX_ENCAP_OVERHEAD, NotSent, Now,
+    Outlet, Packet, Pipeline, Request, TapSize, ThreadId, Verdict, capture_tap, request_ring,
 };
-use sluicegate_benches::{
-    Batch, DEFAULT_BATCH, FRAME_ROOM, GRE_V4, Row, Traffic, pipeline, pipeline_with, snapshot,
-};
+use sluicegate_benches::{Batch, DEFAULT_BATCH, FRAME_ROOM, Row, Traffic, pipeline, pipeline_with, snapshot};
 
 /// Runs whole batches until at least `packets` packets are processed. Returns the time scaled to
 /// `packets`.
@@ -143,7 +141,7 @@ fn turn(
     mut frame: impl FnMut() -> [u8; 60],
 ) -> Duration {
     for _ in 0..DEFAULT_BATCH {
-        assert!(engine.device_mut().inject(&frame(), GRE_V4), "room for a batch");
+        assert!(engine.device_mut().inject(&frame(), MAX_ENCAP_OVERHEAD), "room for a batch");
     }
     let start = Instant::now();
     let count = engine.step(now);

@@ -2,17 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use forwarder::{Forward, Now, Origin, Packet, Pipeline, Verdict};
+use forwarder::{Forward, MAX_ENCAP_OVERHEAD, Now, Origin, Packet, Pipeline, Verdict};
 
-use crate::{DEFAULT_BATCH, FRAME_ROOM, GRE_V4};
+use crate::{DEFAULT_BATCH, FRAME_ROOM};
 
-/// The frame buffers of a batch, with the settings that all its packets share.
+/// The frame buffers of a batch, with the settings that all its packets share. As in production,
+/// each frame has [`MAX_ENCAP_OVERHEAD`] bytes of headroom.
 #[derive(Debug)]
 pub struct Batch {
     memory: Vec<[u8; FRAME_ROOM]>,
-    /// The headroom in front of each frame in bytes. In production, the XDP program creates this
-    /// headroom.
-    pub head_room: usize,
     /// The expected verdict of every packet.
     pub verdict: Verdict,
     /// A different verdict that is also permitted.
@@ -22,12 +20,7 @@ pub struct Batch {
 impl Default for Batch {
     /// Creates a batch whose packets are forwarded with GRE over IPv4.
     fn default() -> Self {
-        Self {
-            memory: vec![[0; FRAME_ROOM]; DEFAULT_BATCH],
-            head_room: GRE_V4,
-            verdict: Verdict::Tx,
-            other: None,
-        }
+        Self { memory: vec![[0; FRAME_ROOM]; DEFAULT_BATCH], verdict: Verdict::Tx, other: None }
     }
 }
 
@@ -42,7 +35,7 @@ impl Batch {
         now: Now,
         mut next: impl FnMut() -> [u8; N],
     ) -> Duration {
-        let start = self.head_room;
+        let start = MAX_ENCAP_OVERHEAD;
         for buffer in &mut self.memory {
             buffer[start..start + N].copy_from_slice(&next());
         }
@@ -52,9 +45,9 @@ impl Batch {
             Packet::new(buffer, start, start + N, Origin::Wire)
         });
         let mut verdicts = [Verdict::Reply; DEFAULT_BATCH];
-        let start = Instant::now();
+        let begun = Instant::now();
         pipeline.process(now, &mut packets, &mut verdicts);
-        let took = start.elapsed();
+        let took = begun.elapsed();
         assert!(
             verdicts.iter().all(|verdict| *verdict == self.verdict || Some(*verdict) == self.other),
             "expected only verdicts {:?}, found {verdicts:?}",

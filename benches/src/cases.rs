@@ -117,15 +117,6 @@ impl With {
             _ => {}
         }
     }
-
-    /// Returns the headroom in bytes that XDP creates in front of a frame.
-    pub(crate) fn head_room(self) -> usize {
-        match self {
-            Self::Encapsulation(headers) if matches!(headers.kind, Encapsulation::L2) => 0,
-            Self::Encapsulation(headers) => headers.template(0, Family::V4).len(),
-            _ => crate::GRE_V4,
-        }
-    }
 }
 
 /// Configures the snapshot like `kv = { protocol = "memcached", clients = ["198.18.0.0/15"] }`.

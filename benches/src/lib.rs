@@ -35,8 +35,6 @@ pub const BACKENDS: u8 = 100;
 pub const DEFAULT_FLOWS: usize = 1_000_000;
 /// The batch size in the default configuration.
 pub const DEFAULT_BATCH: usize = 64;
-/// The headroom in bytes that XDP creates for GRE over IPv4.
-pub const GRE_V4: usize = 24;
 /// The buffer size of each packet in bytes, as in the UMEM.
 pub const FRAME_ROOM: usize = 2048 - 256;
 

@@ -88,8 +88,8 @@ impl Traffic {
         }
     }
 
-    /// Returns the verdict that some packets may get instead: SYNs of a flood that exceed the share
-    /// of new flows while the thread is overloaded.
+    /// Returns the verdict that some packets may get instead: SYNs of a flood above the budget for
+    /// new flows while the thread is overloaded.
     pub(crate) fn other_verdict(self) -> Option<Verdict> {
         matches!(self, Self::Beside(_, Flood::Syn, _)).then_some(Verdict::Drop(DropReason::Overload))
     }

@@ -149,7 +149,6 @@ fn load(path: &Path, compiler: &mut Compiler, generation: u64, ways: Option<Tabl
 fn cost(live: &Live, vips: usize) -> (f64, f64) {
     let (mut pipeline, _) = pipeline(live);
     let mut batch = Batch::default();
-    batch.head_room = GRE_OVER_V6;
     let mut now = Now::from_nanos(1_000_000_000);
     for flags in [0x02, 0x10, 0x10] {
         let mut flow = 0;
@@ -262,4 +261,3 @@ const WAY: Resolved = Resolved {
 };
 const FLOWS: u32 = 100_000;
 const BATCHES: usize = 20_000;
-const GRE_OVER_V6: usize = 44;

@@ -289,7 +289,11 @@ impl FlowTable {
         let hit = Hit { slot: entry.slot(), vip: entry.vip(), renewed: clock.renewed_by(signal) };
         let moved = if clock.unmoved_by(signal, now) { clock } else { clock.after(signal, now) };
         self.limits.follow(self.kept);
-        let Some(place) = self.make_room(self.candidates(hash), now) else {
+        // The flow is not new, so the limit on searches for new flows does not apply.
+        let searches = core::mem::replace(&mut self.searches, u64::MAX);
+        let place = self.make_room(self.candidates(hash), now);
+        self.searches = searches;
+        let Some(place) = place else {
             self.counters.untracked += 1;
             return Some(hit);
         };
@@ -300,6 +304,7 @@ impl FlowTable {
         table.set(Mark::Adopted, was_at);
         Some(hit)
     }
+
     /// Lists the flows of the previous tables first and then of this table. Each call performs one
     /// step. Each live flow is passed to `each`. Returns the cursor of the next step.
     pub fn list_after(

@@ -6,8 +6,10 @@
 //! that can move to a free entry in its other bucket, and uses the old entry of that flow. If no
 //! flow can move, the search evicts the oldest flow on probation in the two buckets. If these
 //! buckets contain no flow on probation, the search moves a flow to its other bucket and evicts
-//! the oldest flow on probation there. When the table is 7/8 full, the search evicts a flow on
-//! probation without trying to move a flow first.
+//! the oldest flow on probation there. When the table is 7/8 full, or above the limit of
+//! [`FlowTable::allow_searches`], the search evicts a flow on probation without trying to move a
+//! flow first. Above the limit, the search also ends if the two buckets contain no flow on
+//! probation.
 //!
 //! Invariant: a live flow that is not on probation may move between its two buckets, but is never
 //! evicted. A search moves at most one flow and reads at most eight other buckets.

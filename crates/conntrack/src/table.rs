@@ -330,7 +330,8 @@ impl FlowTable {
     /// Limits how many inserts may search other buckets until the next call of this method. The
     /// search prefetches and reads up to eight cache lines, and takes most of the time of an insert
     /// into a full table. Inserts above the limit evict a flow on probation in the two buckets of
-    /// the new flow. If there is none, the new flow is untracked.
+    /// the new flow. If there is none, the new flow is untracked. The limit does not apply to
+    /// [`FlowTable::adopt`], because an adopted flow is not new.
     ///
     /// A new table has no limit in practice (`u64::MAX`).
     #[inline]

@@ -39,9 +39,10 @@ macro_rules! drop_reasons {
                 SourceFlowRate = "source_flow_rate",
                 /// A new flow exceeds the rate limit of the VIP.
                 FlowRate = "flow_rate",
-                /// The connection table is full, the packet thread is overloaded, and the packet is
-                /// a TCP SYN above the share of new flows. Packets of established flows take
-                /// precedence, because the receive queue would otherwise drop packets of all flows.
+                /// The packet is a TCP SYN above the budget for new flows. A packet thread has this
+                /// budget while it is overloaded and flows that are not on probation use 7/8 of its
+                /// connection table. At least 1/16 of its packets must belong to established flows.
+                /// The SYN is dropped before deny lists and limits are checked.
                 Overload = "overload",
                 /// No backend of the VIP's pool is serving, and no other cluster is configured to
                 /// serve the VIP.

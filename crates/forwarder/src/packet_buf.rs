@@ -110,10 +110,12 @@ impl<'a> Packet<'a> {
     }
 
     /// Returns the first byte of the frame, and the last byte that the headers of most packets
-    /// reach, if the buffer is that long. All cache lines of the headers contain one of the bytes.
+    /// reach. All cache lines of the headers contain one of the bytes. Returns `None` if the buffer
+    /// is too short.
     #[inline(always)]
-    pub(crate) fn header_ends(&self) -> [Option<&u8>; 2] {
-        [self.buf.get(self.start), self.buf.get(self.start + HEADERS - 1)]
+    pub(crate) fn header_ends(&self) -> Option<[&u8; 2]> {
+        let [first, .., last] = self.buf.get(self.start..)?.first_chunk::<HEADERS>()?;
+        Some([first, last])
     }
 
     /// Returns the length of the frame in bytes.

@@ -8,6 +8,7 @@
 //!
 //! See the Maglev paper, §3.1 to §3.3.
 
+mod admitted;
 mod cache;
 mod choice;
 mod config;
@@ -50,6 +51,8 @@ pub use self::error::PipelineError;
 pub use self::steering::{SoftwareSteering, SteeringConfig};
 pub use self::upstream_requests::UpstreamRequests;
 
+use self::admitted::{Admitted, Whole};
+use self::choice::choose_by_table;
 use self::expiry::ShortLived;
 use self::fast_path::FastBatch;
 use self::fragments::Fragments;
@@ -87,12 +90,16 @@ struct Scratch {
     fast: FastBatch,
     /// `true` unless the fast path is disabled.
     has_fast_path: bool,
+    /// The indexes of the packets that are admitted while the thread is overloaded.
+    admitted: Box<[u16]>,
 }
 
 impl Scratch {
+    /// Allocates the memory for the largest batch.
     fn new(config: &PipelineConfig) -> Self {
         let states = (0..config.max_batch).map(PacketState::at).collect();
-        Self { states, fast: FastBatch::new(config.max_batch, config.hashers), has_fast_path: true }
+        let fast = FastBatch::new(config.max_batch, config.hashers);
+        Self { states, fast, has_fast_path: true, admitted: vec![0; config.max_batch].into() }
     }
 }
 
@@ -408,34 +415,61 @@ impl Core {
     ) {
         ask_for_headers(packets);
         self.tap_before(packets);
-        self.ahead.look_up(&batch.snapshot.vips, packets.iter().map(|packet| packet.frame()));
-        self.begin_batch(batch, &mut scratch.fast, packets.len());
-        self.read_fast(batch, packets, scratch);
-        if scratch.fast.has_others {
-            self.classify_others(batch, packets, scratch);
-        }
-        self.choose_busy(batch, &mut scratch.fast, packets.len());
-        self.look_for_partial(batch, packets, scratch);
-        if scratch.fast.has_others || scratch.fast.is_pending {
-            self.choose_all(batch, packets, scratch);
-        }
-        self.write_all(batch, packets, scratch, verdicts);
-        if self.tap.is_some() {
-            scratch.show_plain(packets.len());
+        let admission = self.begin_batch(batch, scratch, packets.len());
+        let mut whole = Whole { packets: &mut *packets, verdicts: &mut *verdicts };
+        match admission {
+            None => {
+                let fast = scratch.fast.begin();
+                let has_unread = scratch.has_fast_path && fast.read_v4(whole.packets);
+                self.forward_read(batch, &mut whole, scratch, has_unread);
+            }
+            Some(admission) => self.forward_admitted(batch, whole, scratch, admission),
         }
         let states = scratch.states.get(..packets.len()).unwrap_or_default();
         self.tap_after(batch, packets, states, verdicts);
         self.report_marked(batch, states, verdicts);
     }
 
+    /// Runs the stages after the fast path has read the headers of untagged IPv4 packets.
+    /// `has_unread` is `true` if other packets may take the fast path.
+    #[inline(always)]
+    fn forward_read<'p>(
+        &mut self,
+        batch: &Batch<'_>,
+        packets: &mut impl Admitted<'p>,
+        scratch: &mut Scratch,
+        has_unread: bool,
+    ) {
+        self.ahead.look_up(&batch.snapshot.vips, packets.packets().map(|packet| packet.frame()));
+        self.classify_fast(batch, packets, scratch, has_unread);
+        if scratch.fast.has_others {
+            self.classify_others(batch, packets, scratch);
+        }
+        self.choose_busy(batch, &mut scratch.fast, packets.count());
+        self.look_for_partial(batch, packets, scratch);
+        if scratch.fast.has_others || scratch.fast.is_pending {
+            self.choose_all(batch, packets, scratch);
+        }
+        packets.write_all(self, batch, scratch);
+        if self.tap.is_some() {
+            scratch.show_plain(packets.count());
+        }
+    }
+
     /// Runs stage 1 (classification) for packets that the fast path does not handle.
     #[inline(never)]
-    fn classify_others(&mut self, batch: &Batch<'_>, packets: &mut [Packet<'_>], scratch: &mut Scratch) {
+    fn classify_others<'p>(
+        &mut self,
+        batch: &Batch<'_>,
+        packets: &mut impl Admitted<'p>,
+        scratch: &mut Scratch,
+    ) {
         let places = scratch.fast.places.iter().zip(scratch.states.iter_mut());
-        for (packet, (place, state)) in packets.iter_mut().zip(places) {
+        for (number, (place, state)) in places.enumerate().take(packets.count()) {
             if place.is_fast() {
                 continue;
             }
+            let Some(packet) = packets.packet_mut(number) else { break };
             state.verdict = match place.is_request() {
                 true => self.classify_request(batch, packet, place, state),
                 false => self.classify(batch, packet, state),
@@ -445,48 +479,20 @@ impl Core {
 
     /// Runs stage 2 (backend selection) for all packets in batch order.
     #[inline(never)]
-    fn choose_all(&mut self, batch: &Batch<'_>, packets: &[Packet<'_>], scratch: &mut Scratch) {
-        self.load_copies(scratch, packets.len());
+    fn choose_all<'p>(&mut self, batch: &Batch<'_>, packets: &impl Admitted<'p>, scratch: &mut Scratch) {
+        self.load_copies(scratch, packets.count());
         let places = scratch.fast.places.iter_mut().zip(scratch.states.iter_mut());
-        for (packet, (place, state)) in packets.iter().zip(places) {
-            if place.is_pending() {
+        for (number, (place, state)) in places.enumerate().take(packets.count()) {
+            let is_pending = place.is_pending();
+            if !is_pending && (place.is_fast() || state.verdict.is_some()) {
+                continue;
+            }
+            let Some(packet) = packets.packet(number) else { break };
+            if is_pending {
                 self.choose_fast(batch, packet, place);
-            } else if !place.is_fast() && state.verdict.is_none() {
+            } else {
                 state.verdict = self.choose(batch, packet, state);
                 place.follow(state);
-            }
-        }
-    }
-
-    /// Runs stage 3 (rewriting) for all packets in batch order.
-    #[inline(never)]
-    fn write_all(
-        &mut self,
-        batch: &Batch<'_>,
-        packets: &mut [Packet<'_>],
-        scratch: &mut Scratch,
-        verdicts: &mut [Verdict],
-    ) {
-        let places = scratch.fast.places.iter().zip(scratch.states.iter_mut());
-        for ((packet, verdict), (place, state)) in packets.iter_mut().zip(verdicts.iter_mut()).zip(places) {
-            if self.write_fast(batch, packet, place).is_some() {
-                *verdict = Verdict::Tx;
-                continue;
-            }
-            if let Some(reason) = place.refusal() {
-                *verdict = self.drop_or_reject(batch, packet, reason);
-                continue;
-            }
-            *verdict = if place.is_fast() {
-                self.write_otherwise(batch, packet, place, state)
-            } else {
-                match state.verdict {
-                    Some(verdict) => verdict,
-                    None => self.write(batch, packet, state),
-                }
-            };
-            if let Verdict::Drop(reason) = *verdict {
-                *verdict = self.drop_or_reject(batch, packet, reason);
             }
         }
     }
@@ -553,8 +559,10 @@ impl Forward for Pipeline {
 #[inline(always)]
 fn ask_for_headers(packets: &[Packet<'_>]) {
     for packet in packets {
-        let [first, last] = packet.header_ends();
-        first.into_iter().chain(last).for_each(conntrack::prefetch);
+        if let Some([first, last]) = packet.header_ends() {
+            conntrack::prefetch(first);
+            conntrack::prefetch(last);
+        }
     }
 }
 
@@ -573,19 +581,4 @@ fn decapsulated_before(origin: Origin) -> Option<TunnelSourceKind> {
         Origin::Thread(_, reason) => reason.decapsulated_from(),
         Origin::Wire => None,
     }
-}
-
-/// Chooses a backend from the Maglev table for a packet that is not tracked in the connection
-/// table.
-fn choose_by_table(
-    batch: &Batch<'_>,
-    packet: &Packet<'_>,
-    state: &mut PacketState,
-) -> Result<(), DropReason> {
-    let flow_packet = state.flow_packet(batch);
-    let local = batch.snapshot.select(&flow_packet.service.pool, state.hash);
-    let destination = || state.parsed.addresses(packet.frame()).dst;
-    let selection = local.or_else(|| remote::select(batch.snapshot, &flow_packet, &destination()));
-    state.choice.slot = selection.ok_or(DropReason::NoBackend)?.slot;
-    Ok(())
 }

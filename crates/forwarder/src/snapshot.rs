@@ -37,6 +37,8 @@ pub struct Snapshot {
     /// hashes only addresses. A SYN then does not necessarily begin a flow.
     pub(crate) has_shared_entries: bool,
     pub(crate) slots: Arc<[Slot]>,
+    /// `true` if packets for a slot are sent to another Sluicegate machine.
+    pub(crate) has_redirects: bool,
     /// The prepared headers, two entries per slot: first for IPv4 and then for IPv6 inner packets.
     /// The headers of a slot with several next hops are in `spread_headers` instead.
     headers: Arc<[Prepared<InterfaceId>]>,
@@ -88,6 +90,7 @@ impl Snapshot {
             services: parts.services.into(),
             headers: prepared(&parts.slots, &parts.next_hop),
             spread_headers: spread_headers(&parts.slots, &parts.next_hop),
+            has_redirects: parts.slots.iter().any(Slot::is_redirect),
             slots: parts.slots.into(),
             states: parts.states.into(),
             next_hop: parts.next_hop,
@@ -314,7 +317,8 @@ impl Snapshot {
         }
         let headers = prepared(&slots, &next_hop);
         let spread_headers = spread_headers(&slots, &next_hop);
-        Ok(Self { headers, spread_headers, slots: slots.into(), next_hop, ..self.clone() })
+        let has_redirects = slots.iter().any(Slot::is_redirect);
+        Ok(Self { headers, spread_headers, has_redirects, slots: slots.into(), next_hop, ..self.clone() })
     }
 
     /// Returns a copy of this snapshot with new services and the same generation. Addresses, ports

@@ -100,6 +100,13 @@ impl ThreadCounters {
         }
     }
 
+    /// Counts packets that are dropped for the same reason.
+    pub(crate) fn dropped_many(&self, reason: DropReason, packets: u64) {
+        if let Some(counter) = self.drops.get(reason.index()) {
+            counter.add(packets);
+        }
+    }
+
     /// Returns the number of packets dropped for `reason`.
     #[must_use]
     pub fn drops(&self, reason: DropReason) -> u64 {

@@ -122,10 +122,11 @@ impl FastHeaders {
         let [type_high, type_low, version, _] = link;
         let [fragment_high, fragment_low, _, protocol] = ip;
         let [_, _, _, flags] = tcp;
-        [type_high, type_low, version] == [8, 0, 0x45]
+        // Most packets differ in the flags, which are compared first.
+        flags & 0x17 == protocol::TCP_SYN
+            && [type_high, type_low, version] == [8, 0, 0x45]
             && (fragment_high & 0x3f | fragment_low) == 0
             && protocol == protocol::TCP
-            && flags & 0x17 == protocol::TCP_SYN
     }
 
     /// Reads a frame as [`FastHeaders::read_v4`] does, but with an IPv6 header at offset `l3`.

@@ -221,3 +221,39 @@ fn a_full_table_answers_for_a_flow_that_it_cannot_adopt() {
     assert_eq!(full.adopt(&previous, hash(70_001), Signal::Data, tick(2)), None);
     assert!(previous.len() == 1 && !previous.is_empty() && PreviousTables::new(Vec::new()).is_empty());
 }
+
+#[test]
+fn limit_on_searches_applies_to_new_flows_only() {
+    // Nearly all entries are in use, so most new flows need a search in other buckets.
+    let crowded = |searches: u64| {
+        let mut table = table(64);
+        for flow in 0..56 {
+            establish(&mut table, hash(flow), 1);
+        }
+        table.allow_searches(searches);
+        table
+    };
+    let new_flows = 1_000..1_008_u64;
+    let mut old = table(4_096);
+    assert!(new_flows.clone().all(|flow| establish(&mut old, hash(flow), 1)));
+    let previous = PreviousTables::new(vec![old]);
+    let inserted = |mut table: FlowTable| {
+        let insert =
+            |flow: &u64| table.insert(hash(*flow), target(1, 5), Signal::Data, tick(2)) == Inserted::Tracked;
+        new_flows.clone().filter(insert).count()
+    };
+    let adopted = |mut table: FlowTable| {
+        let searches = table.searches;
+        let before = table.counters().insert;
+        for flow in new_flows.clone() {
+            assert!(table.adopt(&previous, hash(flow), Signal::Data, tick(2)).is_some());
+        }
+        assert_eq!(table.searches, searches, "an adoption uses up a search of a new flow");
+        (table.counters().insert - before, table.counters().moved)
+    };
+    assert!(inserted(crowded(0)) < inserted(crowded(u64::MAX)));
+    let unlimited = adopted(crowded(u64::MAX));
+    assert!(unlimited.1 > 0, "no adopted flow needs a search");
+    assert_eq!(adopted(crowded(0)), unlimited);
+    assert_eq!(adopted(crowded(1)), unlimited);
+}

@@ -98,7 +98,7 @@ fn came_to_everything(counters: &[Arc<ThreadCounters>]) {
         DropReason::FlowRate,
         DropReason::UnknownGateway, // next hops are resolved
         DropReason::HoldFull,       // each iteration sends all fragments of a batch
-        DropReason::Overload,       // no thread has 16 full batches in a row
+        DropReason::Overload,       // no thread has 1,024 packets in full batches
     ];
     // In this test, no service selects backends by key. `forwarder/tests/it/keyed.rs` tests the
     // drop reasons of keyed services.

@@ -8,9 +8,9 @@
 use conntrack::{Hit, Id, Target};
 use packet::protocol;
 
-use super::state::{Batch, Choice, FlowPacket};
+use super::state::{Batch, Choice, FlowPacket, PacketState};
 use super::{Core, remote};
-use crate::{DropReason, Flow, PairCounter, Selection, ServiceId, SlotId, Snapshot, Step};
+use crate::{DropReason, Flow, Packet, PairCounter, Selection, ServiceId, SlotId, Snapshot, Step};
 
 impl Core {
     /// Chooses the backend of a flow from the connection table or by Maglev. The closure `flow` is
@@ -41,6 +41,7 @@ impl Core {
         match hit {
             Some(hit) if follows(packet, batch.snapshot, &hit) => {
                 (choice.slot, choice.step) = (SlotId(hit.slot), Some(Step::FlowTable));
+                self.load.established += u32::from(!packet.begins());
                 Ok(())
             }
             Some(hit) => self.choose_again(batch, packet, &flow(), hit, choice),
@@ -167,6 +168,21 @@ impl Core {
             count(pair);
         }
     }
+}
+
+/// Chooses a backend from the Maglev table for a packet that is not tracked in the connection
+/// table.
+pub(super) fn choose_by_table(
+    batch: &Batch<'_>,
+    packet: &Packet<'_>,
+    state: &mut PacketState,
+) -> Result<(), DropReason> {
+    let flow_packet = state.flow_packet(batch);
+    let local = batch.snapshot.select(&flow_packet.service.pool, state.hash);
+    let destination = || state.parsed.addresses(packet.frame()).dst;
+    let selection = local.or_else(|| remote::select(batch.snapshot, &flow_packet, &destination()));
+    state.choice.slot = selection.ok_or(DropReason::NoBackend)?.slot;
+    Ok(())
 }
 
 /// Returns the content of a new connection table entry. [`Snapshot::new`] has checked that both IDs

@@ -8,6 +8,7 @@
 //! the packet moves to the slow path before any of its bytes are changed. Both paths produce the
 //! same verdicts, packet bytes and counters (`tests/it/paths.rs`).
 
+mod admission;
 mod backend;
 mod bytes;
 
@@ -16,7 +17,9 @@ use conntrack::{BucketProbe, Signal};
 use packet::{Family, FastHeaders, protocol};
 use trace_mark::has_magic;
 
+pub(super) use self::admission::Admission;
 use self::backend::KNOWN;
+use super::admitted::Admitted;
 use super::messages::{Hashed, Messages};
 use super::state::{Batch, Choice, FlowPacket, NO_SERVICE, PacketState, Stage};
 use super::{Core, Scratch};
@@ -39,30 +42,6 @@ pub(super) struct FastBatch {
     pub(super) has_others: bool,
     /// `true` if the batch contains fast-path packets without a backend.
     pub(super) is_pending: bool,
-    pub(super) admission: Admission,
-}
-
-/// Counts the SYNs of a batch that are processed while the thread is overloaded. See the module
-/// `overload`.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Admission {
-    /// The number of further SYNs to admit. `None` admits all.
-    pub(super) left: Option<u32>,
-}
-
-impl Admission {
-    /// Returns `true` if the packet must be dropped, because it is a SYN above the budget.
-    #[inline(always)]
-    fn refuses(&mut self, is_syn: bool) -> bool {
-        match &mut self.left {
-            Some(0) => is_syn,
-            Some(left) => {
-                *left -= u32::from(is_syn);
-                false
-            }
-            None => false,
-        }
-    }
 }
 
 /// The state of one fast-path packet between two stages, in one cache line.
@@ -337,39 +316,33 @@ impl FastBatch {
             has_read: false,
             has_others: false,
             is_pending: false,
-            admission: Admission::default(),
         }
+    }
+
+    /// Clears the state of the previous batch.
+    #[inline(always)]
+    pub(super) fn begin(&mut self) -> &mut Self {
+        self.v4.clear();
+        self.v6.clear();
+        (self.has_read, self.has_others) = (false, true);
+        self
     }
 
     /// Reads the headers of untagged IPv4 packets that came from the wire. Returns `true` if the
     /// batch contains other packets that may take the fast path. Each step of stage 1
     /// (classification) is a separate function, so that the compiler has enough CPU registers for
     /// each step.
-    ///
-    /// If `SHEDS` is `true`, SYNs above the budget of `admission` are dropped.
     #[inline(never)]
-    fn read_v4<const SHEDS: bool>(&mut self, packets: &[Packet<'_>]) -> bool {
+    pub(super) fn read_v4(&mut self, packets: &[Packet<'_>]) -> bool {
         let (mut read, mut has_unread) = (0, false);
         for (packet, place) in packets.iter().zip(self.places.iter_mut()) {
             if !may_be_fast(packet.origin()) {
                 place.marks = Marks::NONE;
                 continue;
             }
-            let frame = packet.frame();
-            if SHEDS && self.admission.refuses(FastHeaders::is_untagged_syn_v4(frame)) {
-                place.refuse(DropReason::Overload);
-                read += 1;
-                continue;
-            }
-            match FastHeaders::read_untagged_v4(frame) {
-                Ok(headers) => {
-                    place.note_v4(&headers);
-                    read += 1;
-                }
-                Err(is_v4) => {
-                    place.marks = Marks::NONE;
-                    has_unread |= !is_v4;
-                }
+            match place.read_v4(packet.frame()) {
+                Ok(()) => read += 1,
+                Err(is_v4) => has_unread |= !is_v4,
             }
         }
         self.has_read = read > 0;
@@ -379,6 +352,24 @@ impl FastBatch {
 }
 
 impl FastPacket {
+    /// Reads the headers of an untagged IPv4 frame.
+    ///
+    /// # Errors
+    /// Returns the error of [`FastHeaders::read_untagged_v4`].
+    #[inline(always)]
+    fn read_v4(&mut self, frame: &[u8]) -> Result<(), bool> {
+        match FastHeaders::read_untagged_v4(frame) {
+            Ok(headers) => {
+                self.note_v4(&headers);
+                Ok(())
+            }
+            Err(is_v4) => {
+                self.marks = Marks::NONE;
+                Err(is_v4)
+            }
+        }
+    }
+
     /// Finds the service of an IPv4 packet that `note_v4` has read. Returns the hash input of the
     /// flow, or `None` if the packet takes the slow path or is dropped.
     #[inline(never)]
@@ -394,31 +385,15 @@ impl FastPacket {
 impl Messages<5> {
     // This function is not inlined, because its caller has no CPU registers to spare.
     #[inline(never)]
-    fn gather_tagged(
-        &mut self,
-        place: &mut FastPacket,
-        arrival: &Arrival<'_>,
-        l3: u16,
-        admission: &mut Admission,
-    ) {
+    fn gather_tagged(&mut self, place: &mut FastPacket, arrival: &Arrival<'_>, l3: u16) {
         if let Some(read) = FastHeaders::read_v6(arrival.packet.frame(), l3) {
-            self.gather(place, arrival, &read, admission);
+            self.gather(place, arrival, &read);
         }
     }
 
     #[inline(always)]
-    fn gather(
-        &mut self,
-        place: &mut FastPacket,
-        arrival: &Arrival<'_>,
-        headers: &FastHeaders,
-        admission: &mut Admission,
-    ) {
+    fn gather(&mut self, place: &mut FastPacket, arrival: &Arrival<'_>, headers: &FastHeaders) {
         place.take(headers, Disposition::Read);
-        if admission.refuses(place.signal == Signal::Syn) {
-            place.refuse(DropReason::Overload);
-            return;
-        }
         if let Some(policy) = place.enter(arrival, headers) {
             let ends = Ends::of(headers);
             let message = match policy {
@@ -433,19 +408,18 @@ impl Messages<5> {
 }
 
 impl Core {
-    /// Runs stage 1 (classification) of the fast path: reads the headers, finds the services,
-    /// hashes the flows and prefetches their buckets of the connection table.
+    /// Runs the rest of stage 1 (classification) of the fast path: finds the services, hashes the
+    /// flows and prefetches their buckets of the connection table. `has_unread` is `true` if
+    /// packets other than untagged IPv4 packets may take the fast path.
     #[inline(never)]
-    pub(super) fn read_fast(&mut self, batch: &Batch<'_>, packets: &[Packet<'_>], scratch: &mut Scratch) {
+    pub(super) fn classify_fast<'p>(
+        &mut self,
+        batch: &Batch<'_>,
+        packets: &impl Admitted<'p>,
+        scratch: &mut Scratch,
+        has_unread: bool,
+    ) {
         let fast = &mut scratch.fast;
-        fast.v4.clear();
-        fast.v6.clear();
-        (fast.has_read, fast.has_others) = (false, true);
-        let has_unread = scratch.has_fast_path
-            && match fast.admission.left {
-                None => fast.read_v4::<false>(packets),
-                Some(_) => fast.read_v4::<true>(packets),
-            };
         if has_unread {
             self.read_others(batch, packets, fast);
         }
@@ -460,8 +434,8 @@ impl Core {
 
     /// Reads the headers of IPv6 packets and of packets with VLAN tags.
     #[inline(never)]
-    fn read_others(&self, batch: &Batch<'_>, packets: &[Packet<'_>], fast: &mut FastBatch) {
-        for (number, (packet, place)) in packets.iter().zip(fast.places.iter_mut()).enumerate() {
+    fn read_others<'p>(&self, batch: &Batch<'_>, packets: &impl Admitted<'p>, fast: &mut FastBatch) {
+        for (number, (packet, place)) in packets.packets().zip(fast.places.iter_mut()).enumerate() {
             if !may_be_fast(packet.origin()) {
                 continue;
             }
@@ -469,19 +443,16 @@ impl Core {
             let frame = packet.frame();
             match FastHeaders::untagged(frame) {
                 Some(Family::V6) if let Some(read) = FastHeaders::read_v6(frame, FastHeaders::UNTAGGED) => {
-                    fast.v6.gather(place, &arrival, &read, &mut fast.admission);
+                    fast.v6.gather(place, &arrival, &read);
                 }
                 Some(_) => {}
                 None => match FastHeaders::tagged(frame) {
                     Some((Family::V4, l3)) if let Some(read) = FastHeaders::read_v4(frame, l3) => {
                         place.note_v4(&read);
-                        if fast.admission.refuses(place.signal == Signal::Syn) {
-                            place.refuse(DropReason::Overload);
-                        }
                         fast.has_read = true;
                     }
                     Some((Family::V6, l3)) => {
-                        fast.v6.gather_tagged(place, &arrival, l3, &mut fast.admission);
+                        fast.v6.gather_tagged(place, &arrival, l3);
                     }
                     _ => {}
                 },
@@ -491,12 +462,12 @@ impl Core {
 
     /// Finds the services of the IPv4 packets whose headers were read.
     #[inline(never)]
-    fn find_services(&self, batch: &Batch<'_>, packets: &[Packet<'_>], fast: &mut FastBatch) {
+    fn find_services<'p>(&self, batch: &Batch<'_>, packets: &impl Admitted<'p>, fast: &mut FastBatch) {
         let snapshot = batch.snapshot;
         let is_plain = snapshot.trace.is_none() && !snapshot.opens && snapshot.vips.is_exact();
         let FastBatch { places, v4, has_others, .. } = fast;
         let mut filler = v4.filler();
-        for (number, (packet, place)) in packets.iter().zip(places.iter_mut()).enumerate() {
+        for (number, place) in places.iter_mut().enumerate().take(packets.count()) {
             if place.marks.disposition != Disposition::Read {
                 continue;
             }
@@ -506,6 +477,7 @@ impl Core {
                 filler.push(number, [place.hash, place.key]);
                 continue;
             }
+            let Some(packet) = packets.packet(number) else { break };
             let arrival = Arrival { snapshot, ahead: &self.ahead, number, packet };
             if let Some(message) = place.enter_v4(&arrival) {
                 filler.push(number, message);

@@ -11,9 +11,10 @@
 use fragment_table::{Extent, Fate, First, FragmentTable, Key, Later, Millis, Refusal};
 use packet::{Family, Fragment, Parsed, protocol};
 
+use super::choice::choose_by_table;
 use super::state::{Batch, PacketState, Stage};
 use super::threads::gatherer;
-use super::{Core, PipelineConfig, choose_by_table};
+use super::{Core, PipelineConfig};
 use crate::{
     DropReason, Flow, FragmentTableCounters, HandoffReason, HashPolicy, HoldSlot, Now, Origin, Outlet,
     Packet, ServiceId, SlotId, SlotState, Snapshot, Step, ThreadId, TunnelSourceKind, Verdict,

@@ -10,9 +10,10 @@
 
 use packet::{IcmpError, Quoted, echo_reply, icmp_error, ip_checksum_ok, protocol};
 
+use super::choice::choose_by_table;
 use super::fragments::without_ports;
 use super::state::{Batch, PacketState, Stage};
-use super::{Core, choose_by_table, remote};
+use super::{Core, remote};
 use crate::selection::flow_key;
 use crate::{
     DropReason, Flow, HandoffReason, HashPolicy, Origin, Packet, SlotId, SlotState, Snapshot, ThreadId,

@@ -11,9 +11,10 @@
 use packet::checksum::Sum;
 use packet::{Family, Fragment, parse, protocol};
 
+use super::admitted::Admitted;
 use super::state::Batch;
 use super::{Core, Scratch};
-use crate::{Notice, Origin, Packet};
+use crate::{Notice, Origin};
 
 /// The time of the next examination, and the number of consecutive partial checksums.
 #[derive(Debug, Default)]
@@ -26,17 +27,22 @@ pub(super) struct Looks {
 impl Core {
     /// Examines one packet of the batch if the last examination was at least one second ago.
     #[inline]
-    pub(super) fn look_for_partial(&mut self, batch: &Batch<'_>, packets: &[Packet<'_>], scratch: &Scratch) {
+    pub(super) fn look_for_partial<'p>(
+        &mut self,
+        batch: &Batch<'_>,
+        packets: &impl Admitted<'p>,
+        scratch: &Scratch,
+    ) {
         if batch.now.nanos() >= self.looks.next {
             self.look_at_one(batch, packets, scratch);
         }
     }
 
     #[cold]
-    fn look_at_one(&mut self, batch: &Batch<'_>, packets: &[Packet<'_>], scratch: &Scratch) {
+    fn look_at_one<'p>(&mut self, batch: &Batch<'_>, packets: &impl Admitted<'p>, scratch: &Scratch) {
         self.looks.next = batch.now.nanos().saturating_add(EVERY_NANOS);
         let looked = (0..)
-            .zip(packets)
+            .zip(packets.packets())
             .filter(|(place, packet)| packet.origin() == Origin::Wire && !scratch.was_tunnelled(*place));
         let found = looked.filter_map(|(_, packet)| Some((packet.interface(), is_partial(packet.frame())?)));
         let Some((interface, is_partial)) = { found }.next() else { return };

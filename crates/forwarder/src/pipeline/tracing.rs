@@ -83,10 +83,25 @@ impl Core {
         }
     }
 
+    /// Returns `true` if the batch contains marked packets.
+    pub(super) fn has_marked(&self) -> bool {
+        !self.tracing.marked.is_empty()
+    }
+
+    /// Replaces the number of each marked packet with its index in the batch. `admitted` contains
+    /// the indexes of the admitted packets.
+    pub(super) fn renumber_marked(&mut self, admitted: &[u16]) {
+        for marked in &mut self.tracing.marked {
+            if let Some(place) = admitted.get(marked.place) {
+                marked.place = usize::from(*place);
+            }
+        }
+    }
+
     /// Sends trace reports for the marked packets of a batch.
     #[inline]
     pub(super) fn report_marked(&mut self, batch: &Batch<'_>, states: &[PacketState], verdicts: &[Verdict]) {
-        if !self.tracing.marked.is_empty() {
+        if self.has_marked() {
             self.report_each(batch, states, verdicts);
         }
     }

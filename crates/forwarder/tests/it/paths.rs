@@ -401,3 +401,45 @@ fn both_paths_do_the_same_with_any_traffic() {
     println!("{} of {} packets on the fast path", plain.get(), all.get());
     assert!(plain.get() * 4 > all.get(), "{} of {} packets on the fast path", plain.get(), all.get());
 }
+
+/// A SYN that reuses a 5-tuple can move the flow to another backend. Later packets of the same
+/// batch must follow the flow.
+#[test]
+fn reused_five_tuple_moves_later_packets_of_its_batch() {
+    let snapshot = |states: [SlotState; 2], is_redirect: bool| {
+        let mut slots = gre_slots(2);
+        if is_redirect && let Forwarding::Tunnel { v4, v6 } = &mut slots[1].forwarding {
+            for template in [v4, v6] {
+                *template = (*template).with_recursion(1);
+            }
+        }
+        Snapshot::new(Parts { states: states.into(), ..parts(slots, &[1; 2]) }).unwrap()
+    };
+    for (state, is_redirect) in [(SlotState::Draining, false), (SlotState::Serving, true)] {
+        let first = snapshot([SlotState::Down, SlotState::Serving], is_redirect);
+        let (mut plain, mut general) = (Side::new(&first, true), Side::new(&first, false));
+        let mut now = Now::from_nanos(1_000_000_000);
+        let packets = |flags: &[&str]| -> Vec<Sent> {
+            let flow = |port| {
+                let packet =
+                    move |flags: &&str| (tcp("198.51.100.7", port, VIP4, 80, flags), 24, Origin::Wire);
+                flags.iter().map(packet)
+            };
+            (4000..4020).flat_map(flow).collect()
+        };
+        for flags in ["S", "A", "A"] {
+            now = Now::from_nanos(now.nanos() + 300_000_000);
+            assert_eq!(plain.run(&packets(&[flags]), now), general.run(&packets(&[flags]), now));
+        }
+        for side in [&plain, &general] {
+            side.bed.live.publish(snapshot([SlotState::Serving, state], is_redirect));
+        }
+        let reused = packets(&["FA", "S", "A"]);
+        let (found, expected) = (plain.run(&reused, now), general.run(&reused, now));
+        assert_eq!(found, expected, "{state:?}");
+        let sent_to = |(_, _, frame): &(Verdict, InterfaceId, Vec<u8>)| frame[14 + 19];
+        let moved = expected.chunks(3).filter(|flow| sent_to(&flow[0]) != sent_to(&flow[2])).count();
+        assert!(moved > 0, "{state:?}: no flow has moved");
+        assert_eq!(plain.counters().0, general.counters().0, "{state:?}");
+    }
+}

@@ -16,8 +16,8 @@ impl Core {
     /// packets do. Probes the first bucket of all other flows. If the first bucket does not contain
     /// the flow, the probe prefetches the second bucket.
     ///
-    /// These packets do not depend on other packets of the batch, so they are processed before
-    /// `choose_all` changes the table.
+    /// No other packet of the batch can change the result for these packets, so they are processed
+    /// before `choose_all` changes the table.
     #[inline(never)]
     pub(in crate::pipeline) fn choose_busy(
         &mut self,
@@ -34,7 +34,7 @@ impl Core {
             }
             if place.signal != Signal::Syn {
                 match table.probe(place.key, place.signal, &busy) {
-                    Ok(hit) if !place.marks.excludes && goes_on(snapshot, SlotId(hit.slot)) => {
+                    Ok(hit) if !place.marks.excludes && is_settled(snapshot, SlotId(hit.slot)) => {
                         known += 1;
                         place.choice.slot = SlotId(hit.slot);
                         place.marks.disposition = Disposition::Known;
@@ -47,7 +47,7 @@ impl Core {
             is_pending = true;
         }
         fast.is_pending = is_pending;
-        self.load.established = known;
+        self.load.established += known;
         self.flows.table.count_hits(known.into());
     }
 
@@ -86,6 +86,7 @@ impl Core {
     /// Chooses the backend for a SYN, which usually begins a flow.
     #[inline(never)]
     fn choose_for_syn(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, place: &mut FastPacket) {
+        self.load.syns += 1;
         let (hit, at) = match self.flows.table.lookup_newcomer(place.key, place.signal, batch.tick) {
             Ok(hit) => (Some(hit), None),
             Err(at) => (None, Some(at)),
@@ -183,6 +184,14 @@ fn is_source_v6(snapshot: &Snapshot, packet: &Packet<'_>, l3: u16) -> bool {
 #[inline(always)]
 pub(super) fn goes_on(snapshot: &Snapshot, slot: SlotId) -> bool {
     matches!(snapshot.state(slot), SlotState::Serving | SlotState::Draining)
+}
+
+/// Returns `true` if a flow stays on the slot even if earlier packets of the batch end its
+/// connection and open a new one with the same 5-tuple. `Snapshot::keeps` returns the same for
+/// both values of `renewed`.
+#[inline(always)]
+fn is_settled(snapshot: &Snapshot, slot: SlotId) -> bool {
+    snapshot.state(slot) == SlotState::Serving && !(snapshot.has_redirects && snapshot.is_redirect(slot))
 }
 
 /// The choice for a flow that has an entry in the connection table. The caller sets the slot.

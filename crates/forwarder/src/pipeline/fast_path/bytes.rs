@@ -9,6 +9,35 @@ use crate::pipeline::state::{Batch, PacketState};
 use crate::{DropReason, InterfaceId, Packet, Verdict};
 
 impl Core {
+    /// Runs stage 3 (rewriting) for one packet of a batch. Returns its verdict.
+    #[inline(always)]
+    pub(in crate::pipeline) fn write_one(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        place: &FastPacket,
+        state: &mut PacketState,
+    ) -> Verdict {
+        if self.write_fast(batch, packet, place).is_some() {
+            return Verdict::Tx;
+        }
+        if let Some(reason) = place.refusal() {
+            return self.drop_or_reject(batch, packet, reason);
+        }
+        let verdict = if place.is_fast() {
+            self.write_otherwise(batch, packet, place, state)
+        } else {
+            match state.verdict {
+                Some(verdict) => verdict,
+                None => self.write(batch, packet, state),
+            }
+        };
+        match verdict {
+            Verdict::Drop(reason) => self.drop_or_reject(batch, packet, reason),
+            verdict => verdict,
+        }
+    }
+
     /// Writes the outer headers of a fast-path packet. Returns `None` and changes no byte if the
     /// packet must be dropped or cannot use prepared headers.
     #[inline(always)]
