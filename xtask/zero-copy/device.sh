@@ -21,7 +21,7 @@ prepare() {
   # Forwarding by the kernel is cheaper without GRO, and af-packet requires it.
   ethtool -K zc0 gro off
   # QEMU's igb drops the frames of a burst that do not fit into the receive ring.
-  ! ethtool -i zc0 | grep -q igb || ethtool -G zc0 rx 4096 tx 4096
+  ! ethtool -i zc0 | grep -q igb || ethtool -G zc0 rx 2048 tx 2048
   ip address add 192.0.2.1/24 dev zc0 && ip -6 address add 2001:db8:2::1/64 dev zc0 nodad
   for n in 11 12 13 14 254; do
     mac=02:00:00:00:02:$(printf %02x $n)
