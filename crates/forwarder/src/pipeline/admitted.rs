@@ -73,8 +73,8 @@ impl<'p> Admitted<'p> for Whole<'_, 'p> {
     fn write_all(&mut self, core: &mut Core, batch: &Batch<'_>, scratch: &mut Scratch) {
         let places = scratch.fast.places.iter().zip(scratch.states.iter_mut());
         let packets = self.packets.iter_mut().zip(self.verdicts.iter_mut());
-        for ((packet, verdict), (place, state)) in packets.zip(places) {
-            *verdict = core.write_one(batch, packet, place, state);
+        for (packet, (place, state)) in packets.zip(places) {
+            core.write_one(batch, packet, place, state);
         }
     }
 }
@@ -102,7 +102,7 @@ impl<'p> Admitted<'p> for Part<'_, 'p> {
         for (number, (place, state)) in self.numbers.iter().zip(places) {
             let number = usize::from(*number);
             if let (Some(packet), Some(verdict)) = (packets.get_mut(number), verdicts.get_mut(number)) {
-                *verdict = core.write_one(batch, packet, place, state);
+                core.write_one(batch, (packet, verdict), place, state);
             }
         }
     }
