@@ -3,6 +3,8 @@
 //! The submodule `server` connects to the balancer. Errors that determine the exit code have the
 //! type `Failure`. The module of each subcommand formats the output.
 
+#[cfg(test)]
+mod linear;
 mod server;
 mod stream;
 
@@ -23,6 +25,7 @@ use hyper::{Request, Response, header};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use self::server::{Endpoint, Remote};
 
@@ -230,14 +233,23 @@ async fn exchange(
     server: &Server,
     request: Request<Full<Bytes>>,
 ) -> anyhow::Result<(hyper::StatusCode, Bytes)> {
-    let response = send(server, request).await?;
+    received_whole(send(server, request).await?).await
+}
+
+async fn received_whole(response: Response<Incoming>) -> anyhow::Result<(hyper::StatusCode, Bytes)> {
     let status = response.status();
     Ok((status, response.into_body().collect().await?.to_bytes()))
 }
 
 /// Sends a request over a new connection and returns as soon as the response headers have arrived.
 async fn send(server: &Server, request: Request<Full<Bytes>>) -> anyhow::Result<Response<Incoming>> {
-    let stream = server.connect().await?;
+    send_over(server.connect().await?, request).await
+}
+
+async fn send_over(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    request: Request<Full<Bytes>>,
+) -> anyhow::Result<Response<Incoming>> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // The connection task ends when the response body ends. Reads of the body also return
     // connection errors, so the result of this task is ignored.

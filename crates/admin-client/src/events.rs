@@ -130,7 +130,7 @@ fn print(view: &EventsView, json: bool) -> anyhow::Result<()> {
 
 /// Formats one event, for example `2026-01-31T12:00:00.250Z warning backend backend down
 /// (backend=b1 pool=web): connection refused`.
-fn words(row: &EventRow) -> String {
+pub(crate) fn words(row: &EventRow) -> String {
     let severity = match row.severity {
         EventSeverity::Error => "error",
         EventSeverity::Warning => "warning",

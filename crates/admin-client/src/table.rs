@@ -11,7 +11,8 @@ use serde::Serialize;
 use crate::out::{out, outln};
 
 /// Formats rows as columns under headings, without trailing spaces. A heading that starts with `>`
-/// is right-aligned.
+/// is right-aligned. A cell with more than [`CELL`] characters does not widen its column, because
+/// the text would have a length of the number of rows times the length of that cell.
 pub fn table<const N: usize>(
     headings: [&'static str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -22,7 +23,7 @@ pub fn table<const N: usize>(
     let mut widths = [0; N];
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
+            *width = cell.chars().count().min(CELL).max(*width);
         }
     }
     let mut text = String::new();
@@ -134,7 +135,8 @@ pub fn word(value: &impl Serialize) -> String {
     }
 }
 
-/// The maximum number of characters in a cell on a terminal. Files and pipes have no limit.
+/// The maximum number of characters in a cell on a terminal, and the maximum width of a column. A
+/// cell in a file or pipe has no limit.
 const CELL: usize = 120;
 
 #[cfg(test)]

@@ -42,6 +42,8 @@ mod event_log;
 mod guard;
 mod handlers;
 mod hot_keys;
+#[cfg(test)]
+mod linear;
 // These modules are public because the names of their items are unclear without the module name, as
 // in `metrics::serve` and `pcapng::Packet`.
 pub mod metrics;

@@ -260,7 +260,7 @@ where
     });
 }
 
-async fn converse<S>(stream: S, peer: Peer, router: Router, limits: Limits, progress: Progress)
+pub(super) async fn converse<S>(stream: S, peer: Peer, router: Router, limits: Limits, progress: Progress)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {

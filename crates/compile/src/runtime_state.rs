@@ -42,6 +42,16 @@ pub struct OverrideKey {
     pub pool: Option<Arc<str>>,
 }
 
+impl OverrideKey {
+    /// Returns the keys of the overrides that apply to a pool member: for all pools, and for its
+    /// leaf pool.
+    #[must_use]
+    pub fn of(member: &SlotKey) -> [Self; 2] {
+        [None, Some(&member.pool)]
+            .map(|pool| Self { backend: Arc::clone(&member.backend), pool: pool.cloned() })
+    }
+}
+
 /// The runtime state of all pool members and pools.
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeState {

@@ -346,12 +346,12 @@ impl Report {
         };
         let hidden = self.disjoint();
         let mut collected: Vec<Collected> = collected.into_iter().filter(holds).collect();
-        for one in &mut collected {
+        collected.sort_by(|one, other| one.order().cmp(&other.order()));
+        collected.dedup_by(|one, other| one.problem == other.problem);
+        for one in collected.iter_mut().take(MAX_EXCERPTS) {
             one.problem.excerpt = self.excerpt(one, &hidden).map(Box::new);
         }
-        collected.sort_by(|one, other| one.order().cmp(&other.order()));
-        let mut problems: Vec<Problem> = collected.into_iter().map(|one| one.problem).collect();
-        problems.dedup();
+        let problems: Vec<Problem> = collected.into_iter().map(|one| one.problem).collect();
         let refused = problems.iter().any(|problem| problem.severity == Severity::Error);
         if refused { Err(Problems(problems)) } else { Ok(Problems(problems)) }
     }
@@ -427,10 +427,13 @@ impl Report {
 
 /// The distance in bytes between two file positions for which the number of preceding characters is
 /// stored.
-const STRIDE: usize = 1_024;
+const STRIDE: usize = 128;
 /// The work after which names get no more hints. This amount of work takes about a tenth of a
 /// second.
 const MAX_COMPARED: usize = 1 << 24;
+/// The maximum number of problems with an excerpt. An excerpt takes time in proportion to its line,
+/// which may have hundreds of problems.
+const MAX_EXCERPTS: usize = 1_000;
 /// The maximum number of files in a configuration. The limit is high enough for a separate file for
 /// each VIP of a large cluster.
 pub(crate) const MAX_FILES: usize = 1_024;

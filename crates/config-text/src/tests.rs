@@ -288,6 +288,17 @@ fn cost_of_many_problems_on_one_line_is_linear() {
 }
 
 #[test]
+fn only_the_first_problems_have_excerpts() {
+    let text: String = (0..1_200).map(|number| format!("z{number} = 1\n")).collect();
+    let report = Report::default();
+    let parts = gather(&report, Path::new("a.toml"), text, &[], None);
+    Root::new(&report, &parts).finish();
+    let problems = report.finish().unwrap_err();
+    let shown: Vec<bool> = problems.iter().map(|problem| problem.excerpt.is_some()).collect();
+    assert_eq!(shown, [vec![true; 1_000], vec![false; 200]].concat());
+}
+
+#[test]
 fn hints_of_a_report_take_bounded_work() {
     let known: Vec<String> = (0..1_000).map(|number| format!("{number:060}")).collect();
     let report = Report::default();

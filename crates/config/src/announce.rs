@@ -53,10 +53,10 @@ impl Announce {
         Self { backups: backups.into_iter().collect(), ..self.clone() }
     }
 
-    /// Returns `true` if two VIPs that share a route have the same settings for this route.
-    pub(super) fn agrees(&self, other: &Self) -> bool {
-        let parts = |one: &Self| (one.attributes.clone(), one.peers.clone(), one.backups.clone());
-        parts(self) == parts(other)
+    /// Returns the settings that must be the same for VIPs that share a route: the attributes, the
+    /// peers and the backups.
+    pub(super) fn of_routes(&self) -> (&Attributes, &[Arc<str>], &[Arc<str>]) {
+        (&self.attributes, &self.peers, &self.backups)
     }
 }
 

@@ -85,11 +85,16 @@ fn aggregates(sections: &Sections<'_>, vip: &VipDraft, announce: &AnnounceDraft)
 
 /// Reports VIPs that share a route but have different settings for it.
 fn shared_routes(sections: &Sections<'_>) {
-    let mut first: BTreeMap<Prefix, (&VipDraft, &AnnounceDraft)> = BTreeMap::new();
+    let mut first: BTreeMap<Prefix, (&VipDraft, usize)> = BTreeMap::new();
+    // Equal settings get the same number, so that the lists of names in the settings are compared
+    // once per VIP and not once per route.
+    let mut numbers = BTreeMap::new();
     for (vip, announce) in announced(sections) {
+        let next = numbers.len();
+        let number = *numbers.entry(announce.announce.of_routes()).or_insert(next);
         for prefix in routes(sections, vip, announce) {
-            let (other, before) = first.entry(prefix).or_insert((vip, announce));
-            if !before.announce.agrees(&announce.announce) {
+            let (other, before) = first.entry(prefix).or_insert((vip, number));
+            if *before != number {
                 let message = format!("VIP \"{}\" announces {prefix} with different settings", other.name);
                 let help = "VIPs that share a route need the same communities, med, local_pref, prepend, peers and backups";
                 sections.report.error(&announce.place, (message, help));

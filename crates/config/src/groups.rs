@@ -3,7 +3,7 @@
 //! prefix that occurs twice is an error. The module `consistency` checks services that have the
 //! same suffix and ports.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -79,8 +79,8 @@ fn own_addresses(sections: &Sections<'_>) {
 /// The prefixes and suffixes of all groups.
 struct Grouped<'s> {
     /// The group of each prefix, by its name. If several groups have a prefix, the last group.
-    prefixes: BTreeMap<Prefix, &'s Arc<str>>,
-    suffixes: BTreeMap<(&'s Arc<str>, Suffix), &'s VipDraft>,
+    prefixes: HashMap<Prefix, &'s Arc<str>>,
+    suffixes: HashMap<(&'s Arc<str>, Suffix), &'s VipDraft>,
 }
 
 impl<'s> Grouped<'s> {

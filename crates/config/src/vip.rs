@@ -4,7 +4,7 @@
 //! of a VIP, `consistency` detects conflicts between VIPs, and `groups` checks suffixes against
 //! their group.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -135,7 +135,7 @@ pub(super) fn routes(addresses: &[IpAddr], prefixes: &[Prefix], aggregates: &[Pr
     let host = |address: &IpAddr| Prefix::new(*address, if address.is_ipv4() { 32 } else { 128 });
     let own = |ipv4: bool| prefixes.iter().find(move |prefix| prefix.address().is_ipv4() == ipv4).copied();
     let single = addresses.iter().filter_map(host).chain(own(true)).chain(own(false));
-    let wider: BTreeSet<&Prefix> = aggregates.iter().collect();
+    let wider: HashSet<&Prefix> = aggregates.iter().collect();
     let is_inside = |route: &Prefix| {
         let mut around = (0..=route.length()).map(|length| Prefix::of(route.address(), length));
         !wider.is_empty() && around.any(|prefix| wider.contains(&prefix))

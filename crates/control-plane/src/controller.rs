@@ -383,8 +383,10 @@ impl Controller {
         current: &Snapshot,
         now: Duration,
     ) -> Result<Option<Snapshot>, CompileError> {
-        let meant = says.iter().flat_map(|(key, _)| self.memberships_of(key));
-        let meant: BTreeSet<SlotKey> = meant.map(|found| found.key.clone()).collect();
+        let keys: HashSet<&OverrideKey> = says.iter().map(|(key, _)| key).collect();
+        let is_meant = |key: &&SlotKey| OverrideKey::of(key).iter().any(|key| keys.contains(key));
+        let members = self.index.backends().map(|found| &found.key);
+        let meant: BTreeSet<SlotKey> = members.filter(is_meant).cloned().collect();
         self.stale |= !says.is_empty();
         for (backend, says) in says {
             match says == Override::default() {
@@ -393,6 +395,11 @@ impl Controller {
             };
         }
         self.restate(meant.iter(), current, now)
+    }
+
+    /// Returns the keys of all overrides that apply to at least one pool member.
+    pub(crate) fn override_keys(&self) -> HashSet<OverrideKey> {
+        self.index.backends().flat_map(|found| OverrideKey::of(&found.key)).collect()
     }
 
     /// Returns the pool members to which an override applies.
@@ -532,9 +539,8 @@ impl Controller {
     /// Deletes the overrides of backends that a reload removed. Otherwise the overrides would apply
     /// to a backend that is added later with the same name.
     fn keep_overrides_of_memberships(&mut self) {
-        let mut overrides = std::mem::take(&mut self.runtime_state.overrides);
-        overrides.retain(|key, _| self.memberships_of(key).next().is_some());
-        self.runtime_state.overrides = overrides;
+        let known = self.override_keys();
+        self.runtime_state.overrides.retain(|key, _| known.contains(key));
     }
 }
 

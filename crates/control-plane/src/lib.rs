@@ -48,6 +48,8 @@ mod flow_counts;
 mod handover;
 mod health_log;
 mod hot_keys;
+#[cfg(test)]
+mod linear;
 mod log_fields;
 mod log_level_overrides;
 mod overrides;

@@ -234,7 +234,8 @@ impl Overrides {
         let mut says: BTreeMap<OverrideKey, Override> =
             before.keys().map(|key| (key.clone(), Override::default())).collect();
         self.given.clear();
-        for (key, wanted, given) in all.filter(|(key, ..)| controller.memberships_of(key).next().is_some()) {
+        let known = controller.override_keys();
+        for (key, wanted, given) in all.filter(|(key, ..)| known.contains(key)) {
             says.insert(key.clone(), wanted);
             self.given.insert(key, given);
         }

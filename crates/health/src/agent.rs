@@ -11,8 +11,9 @@
 use std::net::{IpAddr, SocketAddr};
 
 use config::AgentCheck;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 
+use super::dial::read_line;
 use super::failure::quote;
 use super::{Advice, Dialer, Failure, Pass};
 
@@ -23,30 +24,17 @@ pub(super) async fn attempt(check: &AgentCheck, address: IpAddr, dialer: &Dialer
     if let Some(payload) = &check.send {
         stream.write_all(&payload.bytes()).await.map_err(|error| Failure::from(&error))?;
     }
-    let mut buffer = [0; LONGEST_LINE];
-    let mut length = 0;
-    loop {
-        let Some(room) = buffer.get_mut(length..).filter(|room| !room.is_empty()) else {
-            return Err(Failure::malformed("the line of the agent exceeds 1 KiB"));
-        };
-        let read = stream.read(room).await.map_err(|error| Failure::from(&error))?;
-        let start = length;
-        length += read;
-        let text = buffer.get(..length).unwrap_or_default();
-        // Only new bytes are searched, because an agent may send one byte at a time.
-        let new = text.iter().skip(start);
-        let end = new.into_iter().position(|byte| matches!(byte, b'\r' | b'\n')).map(|end| start + end);
-        match end {
-            Some(end) => return judge(text.get(..end).unwrap_or_default(), check).map(Pass::Agent),
-            None if read == 0 && length == 0 => return Err(Failure::Closed),
-            None if read == 0 => return judge(text, check).map(Pass::Agent),
-            None => {}
-        }
+    let (mut buffer, mut length) = ([0; LONGEST_LINE], 0);
+    let end = read_line(&mut stream, &mut buffer, &mut length, |byte| matches!(byte, b'\r' | b'\n')).await;
+    match end.map_err(|error| Failure::from(&error))? {
+        None if length == LONGEST_LINE => Err(Failure::malformed("the line of the agent exceeds 1 KiB")),
+        None if length == 0 => Err(Failure::Closed),
+        end => judge(buffer.get(..end.unwrap_or(length)).unwrap_or_default(), check).map(Pass::Agent),
     }
 }
 
 /// Evaluates a line from an agent.
-fn judge(line: &[u8], check: &AgentCheck) -> Result<Advice, Failure> {
+pub(super) fn judge(line: &[u8], check: &AgentCheck) -> Result<Advice, Failure> {
     let (words, reason) = match line.iter().position(|byte| *byte == b'#') {
         Some(at) => line.split_at(at),
         None => (line, &[][..]),

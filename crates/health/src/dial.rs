@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use nix::errno::Errno;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 
 use super::{Failure, tunnel};
@@ -77,6 +78,33 @@ impl Dialer {
 fn unless_prohibited(error: io::Error) -> io::Error {
     let is_prohibited = error.raw_os_error() == Some(Errno::EACCES as i32);
     if is_prohibited { io::ErrorKind::HostUnreachable.into() } else { error }
+}
+
+/// Reads until a byte for which `is_end` returns `true` arrives, and returns its index in `buffer`.
+/// The first `length` bytes of the buffer have been read before, and `length` then counts all bytes
+/// that were read. Returns `None` if the buffer is full or the peer has closed the connection.
+///
+/// # Cost
+/// Each byte is searched once, because a peer may send one byte at a time.
+pub(super) async fn read_line(
+    stream: &mut (impl AsyncRead + Unpin),
+    buffer: &mut [u8],
+    length: &mut usize,
+    is_end: impl Fn(u8) -> bool,
+) -> io::Result<Option<usize>> {
+    let mut searched = 0;
+    loop {
+        let new = buffer.get(searched..*length).unwrap_or_default();
+        if let Some(end) = new.iter().position(|byte| is_end(*byte)) {
+            return Ok(Some(searched + end));
+        }
+        searched = *length;
+        let Some(room) = buffer.get_mut(*length..).filter(|room| !room.is_empty()) else { return Ok(None) };
+        match stream.read(room).await? {
+            0 => return Ok(None),
+            read => *length += read,
+        }
+    }
 }
 
 /// Receives a datagram. Errors that the kernel creates from ICMP errors are failures of the

@@ -72,7 +72,7 @@ pub(super) async fn over_udp(
 }
 
 /// A search for the expectation in a response that arrives in chunks.
-struct Search<'e> {
+pub(super) struct Search<'e> {
     expect: &'e Expect,
     state: StateID,
     /// The number of bytes that were read.
@@ -82,14 +82,14 @@ struct Search<'e> {
 }
 
 impl<'e> Search<'e> {
-    fn new(expect: &'e Expect) -> Result<Self, Failure> {
+    pub(super) fn new(expect: &'e Expect) -> Result<Self, Failure> {
         let state = expect.automaton.start_state(&start::Config::new());
         let state = state.map_err(|error| Failure::Local(error.to_string().into()))?;
         Ok(Self { expect, state, length: 0, head: Vec::new() })
     }
 
     /// Reads a chunk. Returns `true` if the response contains the expectation.
-    fn add(&mut self, chunk: &[u8]) -> bool {
+    pub(super) fn add(&mut self, chunk: &[u8]) -> bool {
         let automaton = &self.expect.automaton;
         let room = HEAD_BYTES - self.head.len();
         self.head.extend_from_slice(chunk.get(..room).unwrap_or(chunk));
@@ -110,7 +110,7 @@ impl<'e> Search<'e> {
         automaton.is_match_state(automaton.next_eoi_state(self.state))
     }
 
-    fn failure(&self) -> Failure {
+    pub(super) fn failure(&self) -> Failure {
         let message = format!("response {} does not contain {}", quote(&self.head), self.expect);
         Failure::Unexpected(message.into())
     }

@@ -9,7 +9,7 @@
 //! If a request does not reach the check runner, the attempt is recorded as a failure of this
 //! machine, and the health state of the backend does not change.
 
-mod runner;
+pub(crate) mod runner;
 mod trusted;
 pub(crate) mod wire;
 
@@ -20,10 +20,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::ExecCheck;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
 use self::wire::{Reply, Request};
+use super::dial::read_line;
 use super::{Failure, Interim};
 
 pub use self::runner::{RunnerSetup, kill_programs, serve};
@@ -97,22 +98,14 @@ impl Replies {
     /// Returns the next reply. Returns `None` if the connection ends or the next line is not a
     /// valid reply.
     async fn next(&mut self) -> io::Result<Option<Reply>> {
-        loop {
-            let text = self.buffer.get(..self.length).unwrap_or_default();
-            if let Some(end) = text.iter().position(|byte| *byte == b'\n') {
-                let reply = Reply::parse(text.get(..end).unwrap_or_default());
-                self.buffer.copy_within(end + 1..self.length, 0);
-                self.length -= end + 1;
-                return Ok(reply);
-            }
-            let Some(room) = self.buffer.get_mut(self.length..).filter(|room| !room.is_empty()) else {
-                return Ok(None);
-            };
-            match self.stream.read(room).await? {
-                0 => return Ok(None),
-                read => self.length += read,
-            }
-        }
+        let Self { stream, buffer, length } = self;
+        let Some(end) = read_line(stream, buffer, length, |byte| byte == b'\n').await? else {
+            return Ok(None);
+        };
+        let reply = Reply::parse(buffer.get(..end).unwrap_or_default());
+        buffer.copy_within(end + 1..*length, 0);
+        *length -= end + 1;
+        Ok(reply)
     }
 }
 

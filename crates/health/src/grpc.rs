@@ -45,7 +45,7 @@ pub(super) async fn attempt(
     }
 }
 
-fn request(scheme: &str, peer: SocketAddr, usual: u16) -> Result<Request<()>, Failure> {
+pub(super) fn request(scheme: &str, peer: SocketAddr, usual: u16) -> Result<Request<()>, Failure> {
     let request = Request::builder()
         .version(Version::HTTP_2)
         .method(Method::POST)
@@ -57,7 +57,7 @@ fn request(scheme: &str, peer: SocketAddr, usual: u16) -> Result<Request<()>, Fa
     request.map_err(|error| Failure::Local(format!("cannot build the request ({error})").into()))
 }
 
-async fn exchange<S>(stream: S, request: Request<()>, message: Bytes) -> Result<(), Failure>
+pub(super) async fn exchange<S>(stream: S, request: Request<()>, message: Bytes) -> Result<(), Failure>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -120,7 +120,7 @@ fn passed(code: u32) -> Result<(), Failure> {
 /// Encodes `HealthCheckRequest { service = 1 }` with the five-byte prefix of gRPC. If `padding` is
 /// not 0, the message also has a field with this number of bytes. Servers ignore the field because
 /// they do not know its number. The field does not count toward limits on metadata.
-fn question(service: &str, padding: usize) -> Bytes {
+pub(super) fn question(service: &str, padding: usize) -> Bytes {
     let mut message = Vec::with_capacity(service.len() + padding + 20);
     put_field(&mut message, SERVICE_FIELD, service.as_bytes());
     put_field(&mut message, PADDING_FIELD, &vec![0; padding]);
@@ -148,7 +148,7 @@ fn put_field(message: &mut Vec<u8>, number: u8, value: &[u8]) {
 
 /// Returns the status in a framed `HealthCheckResponse { status = 1 }`, or 0 (UNKNOWN) if the field
 /// is missing.
-fn health_of(framed: &[u8]) -> Result<u64, Failure> {
+pub(super) fn health_of(framed: &[u8]) -> Result<u64, Failure> {
     let broken = || Failure::malformed("gRPC response is not a health status");
     let (&[compressed, length @ ..], message) = framed.split_first_chunk::<5>().ok_or_else(broken)?;
     let length = usize::try_from(u32::from_be_bytes(length)).map_err(|_| broken())?;

@@ -60,7 +60,7 @@ fn pad(request: &mut Request<Empty<Bytes>>, stream: &TcpStream) -> Result<u32, F
     Ok(segment)
 }
 
-fn request(check: &HttpCheck, peer: SocketAddr) -> Result<Request<Empty<Bytes>>, Failure> {
+pub(super) fn request(check: &HttpCheck, peer: SocketAddr) -> Result<Request<Empty<Bytes>>, Failure> {
     let usual = if check.tls.is_some() { 443 } else { 80 };
     let host = check.host.as_deref().map_or_else(|| authority(peer, usual), ToOwned::to_owned);
     let mut request = Request::builder().method(&*check.method).uri(&*check.path).header(HOST, host);
@@ -81,7 +81,11 @@ pub(super) fn authority(peer: SocketAddr, usual: u16) -> String {
     whole.strip_suffix(&format!(":{usual}")).unwrap_or(&whole).to_owned()
 }
 
-async fn exchange<S>(stream: S, request: Request<Empty<Bytes>>, check: &HttpCheck) -> Result<(), Failure>
+pub(super) async fn exchange<S>(
+    stream: S,
+    request: Request<Empty<Bytes>>,
+    check: &HttpCheck,
+) -> Result<(), Failure>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -112,6 +116,7 @@ pub(super) async fn alongside<T>(health_state: impl Future<Output = T>, connecti
         pending().await
     };
     tokio::select! {
+        biased; // the result may be available, and the tests count the steps of both futures
         health_state = health_state => health_state,
         never = driven => never,
     }

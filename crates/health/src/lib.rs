@@ -47,6 +47,8 @@ mod grpc;
 #[cfg(test)]
 mod hostile;
 mod http;
+#[cfg(test)]
+mod linear;
 mod memcached;
 mod ntp;
 mod outcome;

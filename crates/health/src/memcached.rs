@@ -5,9 +5,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 
-use super::dial::receive;
+use super::dial::{read_line, receive};
 use super::failure::quote;
 use super::{Dialer, Failure, Interim, full_size};
 use config::{MemcachedCheck, Transport};
@@ -68,7 +68,8 @@ async fn over_udp(
         let length = receive(&socket, &mut buffer).await?;
         let answer = buffer.get(..length).unwrap_or_default();
         if let Some(line) = answer.strip_prefix(&frame[..]) {
-            command.judge(line).unwrap_or_else(|| Err(command.other(line)))?;
+            let end = line.iter().position(|byte| *byte == b'\n').ok_or_else(|| command.other(line))?;
+            command.judge(line.get(..end).unwrap_or_default())?;
             break;
         }
     }
@@ -94,20 +95,12 @@ async fn over_tcp(
         copies = (segment as usize).div_ceil(command.line.len());
     }
     stream.write_all(&command.line.repeat(copies)).await.map_err(|error| Failure::from(&error))?;
-    let mut buffer = [0; LONGEST_LINE];
-    let mut length = 0;
-    loop {
-        let Some(room) = buffer.get_mut(length..).filter(|room| !room.is_empty()) else {
-            return Err(command.other(&buffer));
-        };
-        let read = stream.read(room).await.map_err(|error| Failure::from(&error))?;
-        length += read;
-        let answer = buffer.get(..length).unwrap_or_default();
-        match command.judge(answer) {
-            Some(health_state) => return health_state,
-            None if read == 0 => return Err(Failure::Closed),
-            None => {}
-        }
+    let (mut buffer, mut length) = ([0; LONGEST_LINE], 0);
+    let end = read_line(&mut stream, &mut buffer, &mut length, |byte| byte == b'\n').await;
+    match end.map_err(|error| Failure::from(&error))? {
+        Some(end) => command.judge(buffer.get(..end).unwrap_or_default()),
+        None if length == LONGEST_LINE => Err(command.other(&buffer)),
+        None => Err(Failure::Closed),
     }
 }
 
@@ -120,12 +113,10 @@ impl Command {
         datagram
     }
 
-    /// Returns the result of a response, or `None` while the response line is incomplete.
-    fn judge(&self, answer: &[u8]) -> Option<Result<(), Failure>> {
-        let end = answer.iter().position(|&byte| byte == b'\n')?;
-        let line = answer.get(..end).unwrap_or_default();
+    /// Returns the result of a response line without its line feed.
+    fn judge(&self, line: &[u8]) -> Result<(), Failure> {
         let passes = line.strip_suffix(b"\r").is_some_and(self.passes);
-        Some(if passes { Ok(()) } else { Err(self.other(line)) })
+        if passes { Ok(()) } else { Err(self.other(line)) }
     }
 
     fn other(&self, line: &[u8]) -> Failure {

@@ -19,7 +19,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{
     ClientConfig, ConfigBuilder, DigitallySignedStruct, Error, RootCertStore, SignatureScheme, version,
 };
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -38,13 +38,13 @@ pub(super) enum Inside {
 
 /// Performs the TLS handshake. The server name comes from the check. If the check has no server
 /// name, `host` without its port is used. If `host` is also missing, the address is used.
-pub(super) async fn handshake(
-    stream: TcpStream,
+pub(super) async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
     tls: &Tls,
     inside: Inside,
     host: Option<&str>,
     address: IpAddr,
-) -> Result<TlsStream<TcpStream>, Failure> {
+) -> Result<TlsStream<S>, Failure> {
     let name = server_name(tls.server_name.as_deref(), host, address)?;
     let config = settings(tls, inside)?;
     let connected = TlsConnector::from(config).connect(name, stream).await;

@@ -4,7 +4,7 @@
 //! The functions depend only on their arguments. The functions do not use sockets or read the
 //! clock.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use packet::{Tag, Tags};
@@ -185,12 +185,10 @@ impl Facts {
 
     /// Returns `interfaces` and all VLAN devices that are stacked on them.
     pub(crate) fn with_vlans(&self, interfaces: &[u32]) -> Vec<u32> {
-        let stands_on = |index: &u32| self.way_out(*index).is_ok_and(|(on, _)| interfaces.contains(&on));
-        let mut all = interfaces.to_vec();
-        all.extend(
-            self.links.keys().filter(|index| !interfaces.contains(index)).filter(|index| stands_on(index)),
-        );
-        all
+        let below: HashSet<u32> = interfaces.iter().copied().collect();
+        let stands_on = |index: &u32| self.way_out(*index).is_ok_and(|(on, _)| below.contains(&on));
+        let others = self.links.keys().filter(|index| !below.contains(index));
+        interfaces.iter().chain(others.filter(|index| stands_on(index))).copied().collect()
     }
 
     /// Returns the gateways to which frames can be sent now, in the order of `gateways`.

@@ -26,6 +26,8 @@
 
 mod facts;
 mod hops;
+#[cfg(test)]
+mod linear;
 mod resolver;
 #[cfg(test)]
 mod tests;

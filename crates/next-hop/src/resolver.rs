@@ -171,6 +171,7 @@ impl Resolver {
         if interfaces.is_empty() {
             return Ok(keys);
         }
+        let interfaces: HashSet<u32> = interfaces.iter().copied().collect();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut message = RouteMessage::default();
             message.header.address_family = family;

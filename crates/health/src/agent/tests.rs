@@ -1,6 +1,7 @@
 //! Tests of `agent`.
 
 use proptest::prelude::*;
+use tokio::io::AsyncReadExt;
 
 use super::super::hostile::{ask, say, serve, silent, waits, words};
 use super::*;

@@ -93,7 +93,7 @@ async fn handle(stream: &mut UnixStream, programs: &Path, running: &Running) -> 
     end
 }
 
-async fn read_request(stream: &mut UnixStream) -> Result<Request, &'static str> {
+pub(crate) async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Result<Request, &'static str> {
     let mut text = Vec::new();
     loop {
         if let Some(lines) = text.strip_suffix(b"\n\n") {
@@ -268,11 +268,11 @@ fn is_needed(process: Pid, programs: &BTreeMap<i32, u64>) -> bool {
 
 /// The first line that a program prints which is not blank.
 #[derive(Default)]
-struct FirstLine(String);
+pub(crate) struct FirstLine(String);
 
 impl FirstLine {
     /// Reads until the end of the output. Only the first line is kept.
-    async fn read(&mut self, from: Option<impl AsyncRead + Unpin>) {
+    pub(crate) async fn read(&mut self, from: Option<impl AsyncRead + Unpin>) {
         let Some(mut from) = from else { return };
         let (mut buffer, mut line) = ([0; 4_096], Vec::new());
         while let Ok(read @ 1..) = from.read(&mut buffer).await {

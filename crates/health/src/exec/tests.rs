@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use tokio::io::AsyncReadExt;
 use tokio::net::UnixListener;
 use tokio::time::timeout;
 
