@@ -450,8 +450,8 @@ pub const fn largest_packet(chunk: u32) -> u32 {
 /// Returns the size of the UMEM frames for these interfaces, in bytes. This is `configured`, unless
 /// a driver would lose packets that fit into such frames.
 ///
-/// igb and igc set the size of receive buffers in steps of 1 KiB. They use 1,024 bytes of a frame of
-/// 2,048 bytes, and 3,072 bytes of a frame of 4,096 bytes. A packet that is longer is lost.
+/// igb and igc set the size of receive buffers in steps of 1 KiB. They use 1,024 bytes of a frame
+/// of 2,048 bytes, and 3,072 bytes of a frame of 4,096 bytes. A packet that is longer is lost.
 #[must_use]
 pub fn frame_size(interfaces: &[Interface], configured: u32) -> u32 {
     let is_too_small = |interface: &Interface| {

@@ -144,7 +144,7 @@ impl Vm {
         // Opening the pipe waits until the plugin reads it.
         let snapshots = OpenOptions::new().write(true).open(path("snapshots"))?;
         let mut vm = Self { process, answers, control, wire, arrived, snapshots, folder };
-        vm.answer("the boot")?;
+        vm.answer("the boot", LONGEST_BOOT)?;
         vm.run("prepare")?;
         Ok(vm)
     }
@@ -154,12 +154,12 @@ impl Vm {
     pub(crate) fn run(&mut self, command: &str) -> Result<Vec<String>> {
         let input = self.process.stdin.as_mut().context("the VM has no input")?;
         writeln!(input, "{command}")?;
-        self.answer(command)
+        self.answer(command, LONGEST_COMMAND)
     }
 
     /// Waits for the end of a command, or for the start of `device.sh`.
-    fn answer(&self, command: &str) -> Result<Vec<String>> {
-        let end = Instant::now() + LONGEST_COMMAND;
+    fn answer(&self, command: &str, longest: Duration) -> Result<Vec<String>> {
+        let end = Instant::now() + longest;
         let mut printed = Vec::new();
         loop {
             match self.answers.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -257,7 +257,7 @@ impl Vm {
             let now = self.arrived.load(Ordering::Relaxed);
             if now - first >= expected {
                 // Lets the VM finish its work for the last frames.
-                thread::sleep(Duration::from_millis(10));
+                thread::sleep(Duration::from_millis(30));
                 return self.arrived.load(Ordering::Relaxed) - first;
             }
             if now != last.0 {
@@ -355,7 +355,9 @@ pub(crate) const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 2, 0xfe];
 pub(crate) const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0];
 const DISK_BYTES: u64 = 64 << 20;
 const TIMEOUT_SECONDS: &str = "7200";
-const LONGEST_COMMAND: Duration = Duration::from_secs(600);
+const LONGEST_BOOT: Duration = Duration::from_secs(600);
+/// Rarely, the emulated timer stops and the VM never answers. It is then measured again in a new VM.
+const LONGEST_COMMAND: Duration = Duration::from_secs(120);
 /// The pause between lone packets, in which the forwarder becomes idle.
 const APART: Duration = Duration::from_millis(5);
 /// If no frame comes out of the VM for this time, the rest of a burst is lost.

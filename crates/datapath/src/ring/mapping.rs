@@ -28,15 +28,15 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// Finds the rings of `socket`. The receive ring has `rx_size` slots, and each other ring `size`
-    /// slots.
+    /// Finds the rings of `socket`. The receive ring has `rx_size` slots, and each other ring has
+    /// `size` slots.
     ///
     /// # Errors
     /// Returns the kernel's error, or an error if a ring is not mapped or is too small.
     ///
     /// # Safety
-    /// libxdp must have mapped the rings of `socket` with these sizes. No other code may use the rings,
-    /// and they must stay mapped as long as the returned values live.
+    /// libxdp must have mapped the rings of `socket` with these sizes. No other code may use the
+    /// rings, and they must stay mapped as long as the returned values live.
     pub(crate) unsafe fn of(socket: RawFd, rx_size: u32, size: u32) -> io::Result<Self> {
         let offsets = offsets(socket)?;
         let name = std::fs::read_link(format!("/proc/self/fd/{socket}"))?;

@@ -38,8 +38,8 @@ impl HeldFilter {
         &self.filter
     }
 
-    /// Changes the filter to `wanted`. `write` writes a filter to the maps, and is not called if the
-    /// maps are known to contain the filter.
+    /// Changes the filter to `wanted`. `write` writes a filter to the maps, and is not called if
+    /// the maps are known to contain the filter.
     ///
     /// # Errors
     /// Returns the error of `write`. In this case, the next change calls `write` for any filter.

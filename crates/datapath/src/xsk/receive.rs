@@ -30,9 +30,9 @@ impl Queue {
             return;
         }
         let before = batch.len();
-        // Frames of packets that are incomplete or too long add no packet to the batch. If the batch
-        // stays empty, the thread may sleep, and frames that are already in the ring do not wake it.
-        // The loop ends, because the kernel gets no free frames in the meantime.
+        // Frames of packets that are incomplete or too long add no packet to the batch. If the
+        // batch stays empty, the thread may sleep, and frames that are already in the ring do not
+        // wake it. The loop ends, because the kernel gets no free frames in the meantime.
         while batch.len() == before {
             let mut parts = ArrayVec::<Descriptor, MAX_BATCH>::new();
             let count = rx.take(most.min(MAX_BATCH), &mut parts, |descriptor| descriptor);
