@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::Bench;
 use crate::cargo::{self, Metadata, cargo};
 use crate::peers::{self, Options};
-use crate::{bench_kv, bench_zero_copy, instructions, latency, setup, testpmd};
+use crate::{bench_kv, bench_scale, bench_zero_copy, instructions, latency, setup, testpmd};
 
 /// Runs the requested benchmarks, or all default benchmarks if none is requested.
 ///
@@ -13,7 +13,8 @@ use crate::{bench_kv, bench_zero_copy, instructions, latency, setup, testpmd};
 /// benchmarks in that file whose names contain `maglev/build`. The benchmarks `testpmd`, `peers`,
 /// `latency`, `kv`, `instructions` and `zero-copy` are implemented in this crate. Names that follow
 /// `peers` select load balancers, and names that follow `zero-copy` select devices, kinds of
-/// traffic and NICs.
+/// traffic and NICs. The benchmark `scale` is a file in `benches/`, and its results are written to
+/// `benches/results`.
 pub(crate) fn run(asked: &Bench) -> Result<()> {
     setup::ensure(setup::BUILD)?;
     let binary = asked.bin.as_deref();
@@ -47,6 +48,7 @@ pub(crate) fn run(asked: &Bench) -> Result<()> {
         "latency" => latency::run(binary, asked.pairs.unwrap_or(ROUNDS)),
         "kv" => bench_kv::run(binary, asked.pairs, asked.quick),
         "instructions" => instructions::run(),
+        "scale" => bench_scale::run(),
         name => run_one(&metadata, name),
     })
 }

@@ -130,7 +130,7 @@ fn git(arguments: &[&str], paths: &[&str]) -> Result<String> {
 
 /// Runs a command that must succeed, and returns its standard output. The command's standard error
 /// is not captured.
-fn output(command: &mut Command) -> Result<String> {
+pub(crate) fn output(command: &mut Command) -> Result<String> {
     let words = command.get_program().to_string_lossy().into_owned();
     let output = command
         .stderr(std::process::Stdio::inherit())

@@ -8,6 +8,7 @@
 mod bare;
 mod bench;
 mod bench_kv;
+mod bench_scale;
 mod bench_zero_copy;
 mod book;
 mod build;

@@ -3,7 +3,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::{Csv, balance, build_time, day, keyed, resilience, throughput, zero_copy};
+use crate::{Csv, balance, build_time, day, keyed, resilience, scale, throughput, zero_copy};
 
 /// A figure on the results page. The variants are in the order in which the page shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +34,15 @@ pub enum Figure {
     KeyedMixed,
     /// The instructions per packet of the whole machine.
     ZeroCopy,
+    /// The growth of costs with the size of the configuration.
+    Scale,
+    /// The growth of costs with the number of flows.
+    ScaleFlows,
 }
 
 impl Figure {
     /// All figures in the order of the results page.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Day,
         Self::Rates,
         Self::Bypass,
@@ -52,6 +56,8 @@ impl Figure {
         Self::KeyedBySize,
         Self::KeyedMixed,
         Self::ZeroCopy,
+        Self::Scale,
+        Self::ScaleFlows,
     ];
 
     /// Returns the short name, which is used on the command line and in file names.
@@ -71,6 +77,8 @@ impl Figure {
             Self::KeyedBySize => "kv-size",
             Self::KeyedMixed => "kv-mixed",
             Self::ZeroCopy => "zero-copy",
+            Self::Scale => "scale",
+            Self::ScaleFlows => "scale-flows",
         }
     }
 
@@ -95,6 +103,8 @@ impl Figure {
             Self::KeyedBySize => "MemSwitch, Figure 4: get latency by value size",
             Self::KeyedMixed => "AppSwitch, Table 1: sets and gets",
             Self::ZeroCopy => "Instructions per packet of the whole machine",
+            Self::Scale => "Growth with VIPs, pools and backends",
+            Self::ScaleFlows => "Growth with flows",
         }
     }
 
@@ -121,6 +131,7 @@ impl Figure {
                 bail!("run cargo xtask figures to measure figure {}", self.name())
             }
             Self::ZeroCopy => bail!("run cargo xtask bench zero-copy to measure this figure"),
+            Self::Scale | Self::ScaleFlows => bail!("run cargo xtask bench scale to measure this figure"),
         }
     }
 
@@ -142,6 +153,8 @@ impl Figure {
             Self::KeyedBySize => keyed::draw_sizes(csv),
             Self::KeyedMixed => keyed::draw_mixed(csv),
             Self::ZeroCopy => zero_copy::draw(csv),
+            Self::Scale => scale::draw(csv),
+            Self::ScaleFlows => scale::draw_flows(csv),
         }
     }
 
@@ -160,6 +173,8 @@ impl Figure {
             Self::KeyedBySize => keyed::section_sizes(csv),
             Self::KeyedMixed => keyed::section_mixed(csv),
             Self::ZeroCopy => zero_copy::section(csv),
+            Self::Scale => scale::section(csv),
+            Self::ScaleFlows => scale::section_flows(csv),
         }
     }
 }

@@ -4,7 +4,8 @@
 //! Each figure has a [`Csv`] that contains its rows. The figure's SVG plot and its section on the
 //! page are generated only from this CSV. Simulations produce the same rows on every machine.
 //! `cargo xtask figures` measures the figures that need network interfaces, and writes all files
-//! except the CSV of `zero-copy`, which `cargo xtask bench zero-copy` measures.
+//! except the CSVs of `zero-copy`, `scale` and `scale-flows`, which `cargo xtask bench zero-copy`
+//! and `cargo xtask bench scale` measure.
 //! The crate also implements Karger's consistent hashing and rendezvous hashing, which the figures
 //! compare with Maglev hashing.
 //!
@@ -23,6 +24,7 @@ mod page;
 mod plot;
 mod rendezvous;
 mod resilience;
+mod scale;
 mod stats;
 mod throughput;
 mod zero_copy;

@@ -47,6 +47,7 @@ This page repeats the evaluations of three papers with Sluicegate's code:
 | `cargo xtask figures` | repeats all measurements |
 | `cargo xtask figures kv` | repeats the measurements of MemSwitch and AppSwitch |
 | `cargo xtask figures 11 12` | repeats Figures 11 and 12 of the Maglev paper |
+| `cargo xtask bench scale` | measures the growth with VIPs, pools, backends and flows, which no paper contains |
 | `cargo xtask figures --draw` | draws the plots and writes this page from the CSV files |
 
 A simulated figure has the same rows on every machine. A measured figure depends on the machine, which is named in its last line. \

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, anyhow};
 use plotters::coord::Shift;
-use plotters::coord::ranged1d::{SegmentValue, SegmentedCoord};
+use plotters::coord::ranged1d::{Ranged, SegmentValue, SegmentedCoord};
 use plotters::coord::types::{RangedCoordf64, RangedCoordu32};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -129,6 +129,47 @@ fn draw_lines(
     mesh.x_desc(axes.x).y_desc(axes.y).x_labels(13).y_labels(8).light_line_style(TRANSPARENT);
     mesh.y_label_formatter(y_label);
     done(mesh.label_style((FONT, 12)).axis_desc_style((FONT, 13)).draw())?;
+    draw_series(&mut chart, lines)?;
+    legend(&mut chart, SeriesLabelPosition::UpperRight)
+}
+
+/// Draws a line chart whose axes are both logarithmic, and whose legend is in the upper left
+/// corner. All values must be positive.
+pub(crate) fn lines_by_logarithms(area: &Area<'_>, axes: &Axes<'_>, lines: &[Line]) -> Result<()> {
+    let mut chart = done(
+        ChartBuilder::on(area)
+            .margin(12)
+            .x_label_area_size(42)
+            .y_label_area_size(64)
+            .build_cartesian_2d(axes.x_range.clone().log_scale(), axes.y_range.clone().log_scale()),
+    )?;
+    let mut mesh = chart.configure_mesh();
+    mesh.x_desc(axes.x).y_desc(axes.y).x_labels(9).y_labels(9).light_line_style(TRANSPARENT);
+    mesh.x_label_formatter(&|x| with_unit(*x)).y_label_formatter(&|y| with_unit(*y));
+    done(mesh.label_style((FONT, 12)).axis_desc_style((FONT, 13)).draw())?;
+    draw_series(&mut chart, lines)?;
+    legend(&mut chart, SeriesLabelPosition::UpperLeft)
+}
+
+/// Formats the label of a logarithmic axis, with the suffixes k and M.
+fn with_unit(value: f64) -> String {
+    match value {
+        _ if value >= 1e6 => format!("{} M", value / 1e6),
+        _ if value >= 1e4 => format!("{} k", value / 1e3),
+        // The logarithm of a label is not exact.
+        _ => format!("{}", (value * 1e6).round() / 1e6),
+    }
+}
+
+fn draw_series<'a, DB, X, Y>(
+    chart: &mut ChartContext<'a, DB, Cartesian2d<X, Y>>,
+    lines: &[Line],
+) -> Result<()>
+where
+    DB: DrawingBackend + 'a,
+    X: Ranged<ValueType = f64>,
+    Y: Ranged<ValueType = f64>,
+{
     for Line { name, points, color } in lines {
         let style = color.stroke_width(2);
         let drawn = done(chart.draw_series(LineSeries::new(points.iter().copied(), style)))?;
@@ -137,7 +178,7 @@ fn draw_lines(
             done(chart.draw_series(points.iter().map(|&point| Circle::new(point, 3, color.filled()))))?;
         }
     }
-    legend(&mut chart)
+    Ok(())
 }
 
 pub(crate) struct Bar {
@@ -171,7 +212,7 @@ pub(crate) fn bars(area: &Area<'_>, y: &str, bars: &[Bar]) -> Result<()> {
             done(chart.draw_series(papers.map(|point| Circle::new(point, 6, BLACK.stroke_width(2)))))?;
         drawn.label("the paper's").legend(|point| Circle::new(point, 6, BLACK.stroke_width(2)));
     }
-    legend(&mut chart)
+    legend(&mut chart, SeriesLabelPosition::UpperRight)
 }
 
 /// A bar that consists of segments, the first one at the bottom.
@@ -209,7 +250,7 @@ pub(crate) fn stacks(area: &Area<'_>, y: &str, names: &[&str], bars: &[Stack]) -
         Text::new(format!("{:.0}", sum(bar)), (SegmentValue::CenterOf(place), sum(bar)), style)
     });
     done(chart.draw_series(sums))?;
-    legend(&mut chart)
+    legend(&mut chart, SeriesLabelPosition::UpperRight)
 }
 
 /// The chart that [`bar_chart`] returns. Each segment of the x axis contains one bar.
@@ -256,9 +297,10 @@ fn draw_bar(chart: &mut BarChart<'_, '_>, place: u32, bar: &Bar) -> Result<()> {
 
 fn legend<'a, DB: DrawingBackend + 'a, CT: CoordTranslate>(
     chart: &mut ChartContext<'a, DB, CT>,
+    position: SeriesLabelPosition,
 ) -> Result<()> {
     let mut labels = chart.configure_series_labels();
-    labels.position(SeriesLabelPosition::UpperRight).background_style(WHITE.mix(0.85));
+    labels.position(position).background_style(WHITE.mix(0.85));
     done(labels.border_style(COLORS[3]).label_font((FONT, 12)).draw())
 }
 

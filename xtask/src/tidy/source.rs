@@ -55,6 +55,8 @@ pub(crate) fn read(checkout: &Path, part: Part) -> Result<Vec<Crate>> {
         Part::Tools => {
             let mut roots = folder(&checkout.join("benches/benches"))?;
             roots.extend(folder(&checkout.join("benches/control/benches"))?);
+            // A benchmark with several files is a folder.
+            roots.iter_mut().filter(|root| root.is_dir()).for_each(|root| root.push("main.rs"));
             roots.extend(
                 ["xtask", "tests", "benches", "benches/figures"]
                     .iter()

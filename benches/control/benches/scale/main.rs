@@ -1,14 +1,19 @@
-//! Measures how memory use, reload time and packet cost grow with the number of VIPs, pools and
-//! backends.
+//! Measures how memory use, reload time and packet cost grow with the size of the configuration,
+//! and how the connection table grows with the number of flows.
 //!
-//! The rows vary each of these three counts by a factor of 1,000. The largest row has 10,000 VIPs,
-//! 1,000 pools and 100,000 backends. The output is CSV. Each row runs in its own process, so that
-//! rows do not share memory. `read` is the time to read and check the file, and `compile` the time
-//! to build a snapshot in which every table has changed. `resident` is the memory use with one
-//! configuration and its snapshot, and `peak` is the maximum memory use while a second snapshot was
-//! built. `packet` contains the minimum and the median time per packet over all batches, for
-//! 100,000 IPv6 flows that are encapsulated with GRE over IPv6. The last rows measure the
-//! connection table separately.
+//! The output is CSV. `configurations` and `flows` print one of the two tables, and without an
+//! argument, both are printed. Each row runs in its own process, so that rows do not share memory.
+//! The module `flows` describes its rows. `flows 100000000` measures another number of flows.
+//!
+//! The rows of `configurations` vary the number of VIPs, pools and backends by a factor of 1,000.
+//! `read_ms` is the least processor time to read and check the file, and `compile_ms` the least
+//! processor time to build a snapshot in which every table has changed. `resident_mb` is the memory
+//! use with one configuration and its snapshot, and `peak_mb` is the maximum memory use while a
+//! second snapshot was built. `packet_ns` is the time per packet for 100,000 IPv6 flows that are
+//! encapsulated with GRE over IPv6: the lowest median of a round, so that other programs have
+//! little effect. `median_ns` is the median over all rounds.
+
+mod flows;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -20,9 +25,10 @@ use std::time::{Duration, Instant};
 
 use compile::{CompileInput, Compiler, RuntimeState, destinations};
 use config::Config;
-use conntrack::FlowTable;
 use forwarder::{Generation, Live, Now, Snapshot};
 use next_hop::{Resolved, Table};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 use packet::Tags;
 use sluicegate_benches::{Batch, DEFAULT_BATCH, frame_v6, pipeline};
 
@@ -61,27 +67,45 @@ const POINTS: [Point; 16] = [
 ];
 
 fn main() {
-    let row = std::env::args().skip_while(|argument| argument != "row").nth(1);
-    if let Some(row) = row.and_then(|row| row.parse::<usize>().ok()).and_then(|row| POINTS.get(row)) {
-        println!("{}", measure(row));
-        return;
+    // Cargo passes `--bench`, and `cargo xtask bench scale/flows` passes `scale/flows`.
+    let arguments: Vec<String> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let words: Vec<&str> = arguments.iter().map(|word| word.strip_prefix("scale/").unwrap_or(word)).collect();
+    match words[..] {
+        [CONFIGURATION, row] => println!("{}", measure(&POINTS[number(row)])),
+        [TABLE, count] => println!("{}", flows::measure(number(count))),
+        ["configurations"] => configurations(),
+        ["flows"] => tables(&flows::COUNTS.map(|count| count.to_string())),
+        ["flows", ref counts @ ..] => tables(counts),
+        [] => {
+            configurations();
+            tables(&flows::COUNTS.map(|count| count.to_string()));
+        }
+        _ => panic!("unknown arguments {words:?}, expected `configurations` or `flows`"),
     }
-    println!("axis,vips,pools,backends,file_kb,read_ms,compile_ms,resident_mb,peak_mb,least_ns,median_ns");
-    for row in 0..POINTS.len() {
-        let this = std::env::current_exe().expect("this program has a path");
-        let output = Command::new(this)
-            .args(["row", &row.to_string()])
-            .output()
-            .expect("cannot start this program again");
-        assert!(output.status.success(), "row {row}: {}", String::from_utf8_lossy(&output.stderr));
-        print!("{}", String::from_utf8_lossy(&output.stdout));
-    }
-    for flows in [16_000, 160_000, 1_600_000, 16_000_000] {
-        let before = resident("VmRSS");
-        let table = FlowTable::new(&conntrack::Config { capacity: flows, ..conntrack::Config::default() });
-        let bytes = table.as_ref().expect("cannot allocate the table").memory_bytes();
-        eprintln!("{flows} places: {bytes} bytes, {:.1} MB resident", resident("VmRSS") - before);
-    }
+}
+
+fn number(word: &str) -> usize {
+    word.parse().unwrap_or_else(|_| panic!("{word:?} is not a number"))
+}
+
+fn configurations() {
+    println!("axis,vips,pools,backends,file_kb,read_ms,compile_ms,resident_mb,peak_mb,packet_ns,median_ns");
+    (0..POINTS.len()).for_each(|row| print!("{}", in_new_process(CONFIGURATION, &row.to_string())));
+}
+
+fn tables(counts: &[impl AsRef<str>]) {
+    println!("{}", flows::HEAD);
+    counts.iter().for_each(|count| print!("{}", in_new_process(TABLE, count.as_ref())));
+}
+
+/// Runs this program again and returns its output.
+fn in_new_process(what: &str, of: &str) -> String {
+    let this = std::env::current_exe().expect("this program has a path");
+    let output = Command::new(this).args([what, of]).output().expect("cannot start this program again");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{what} {of}: {stderr}");
+    String::from_utf8(output.stdout).expect("the output is UTF-8")
 }
 
 fn measure(point: &Point) -> String {
@@ -92,24 +116,32 @@ fn measure(point: &Point) -> String {
     let mut compiler = Compiler::default();
     let (first, table) = load(&files[0], &mut compiler, 1, None);
     let kept = resident("VmRSS") - before;
-    let (second, _) = load(&files[1], &mut compiler, 2, Some(table));
+    let (mut second, mut table) = load(&files[1], &mut compiler, 2, Some(table));
     let peak = resident("VmHWM") - before;
-    let live = Live::new(second.snapshot);
-    let (least, median) = cost(&live, point.vips);
     drop(first);
+    let (mut read, mut compile) = (second.read, second.compile);
+    let start = Instant::now();
+    let mut reloads = 0;
+    while reloads < RELOADS || start.elapsed() < REPEATED_FOR {
+        (second, table) = load(&files[reloads % 2], &mut compiler, reloads as u64 + 3, Some(table));
+        (read, compile) = (read.min(second.read), compile.min(second.compile));
+        reloads += 1;
+    }
+    let live = Live::new(second.snapshot);
+    let (packet, median) = cost(&live, point.vips);
     format!(
-        "{},{},{},{},{},{:.1},{:.1},{kept:.1},{peak:.1},{least:.1},{median:.1}",
+        "{},{},{},{},{},{:.2},{:.2},{kept:.1},{peak:.1},{packet:.1},{median:.1}",
         point.axis,
         point.vips,
         point.pools,
         point.pools * point.backends,
         bytes / 1_000,
-        second.read.as_secs_f64() * 1e3,
-        second.compile.as_secs_f64() * 1e3,
+        read.as_secs_f64() * 1e3,
+        compile.as_secs_f64() * 1e3,
     )
 }
 
-/// A loaded configuration, and how long loading it took.
+/// A loaded configuration, and the processor time for loading it.
 struct Loaded {
     _config: Config,
     snapshot: Snapshot,
@@ -120,9 +152,9 @@ struct Loaded {
 /// Loads and compiles a configuration in the same way as a reload. Only the first load resolves
 /// next hops; later calls get the next hops in `ways`.
 fn load(path: &Path, compiler: &mut Compiler, generation: u64, ways: Option<Table>) -> (Loaded, Table) {
-    let start = Instant::now();
+    let start = processor_time();
     let config = config::load(path).expect("the configuration is valid").0;
-    let read = start.elapsed();
+    let read = processor_time() - start;
     let ways = ways.unwrap_or_else(|| Table {
         next_hops: destinations(&config, "lb1", None)
             .into_iter()
@@ -139,13 +171,13 @@ fn load(path: &Path, compiler: &mut Compiler, generation: u64, ways: Option<Tabl
         states: &[],
         now: Duration::from_secs(generation),
     };
-    let start = Instant::now();
+    let start = processor_time();
     let snapshot = compiler.compile(&config, from).expect("cannot compile a valid configuration").snapshot;
-    let compile = start.elapsed();
+    let compile = processor_time() - start;
     (Loaded { _config: config, snapshot, read, compile }, ways)
 }
 
-/// Returns the minimum and the median time per packet over all batches, in ns.
+/// Returns the time per packet in ns: the lowest median of a round, and the median of all rounds.
 fn cost(live: &Live, vips: usize) -> (f64, f64) {
     let (mut pipeline, _) = pipeline(live);
     let mut batch = Batch::default();
@@ -160,19 +192,30 @@ fn cost(live: &Live, vips: usize) -> (f64, f64) {
         }
         now = Now::from_nanos(now.nanos() + 500_000_000);
     }
-    let (mut state, mut times) = (1_u32, Vec::with_capacity(BATCHES));
-    for _ in 0..BATCHES {
+    let mut state = 1_u32;
+    rounds(DEFAULT_BATCH, || {
         now = Now::from_nanos(now.nanos() + 10_000);
-        let took = batch.run(&mut pipeline, now, || {
+        batch.run(&mut pipeline, now, || {
             state = state.wrapping_add(0x9e37_79b1);
             let scaled = (u64::from(state) * u64::from(FLOWS)) >> 32;
             frame(u32::try_from(scaled).unwrap_or(0), vips, 0x10)
-        });
-        times.push(took);
-    }
-    times.sort_unstable();
-    let each = |time: Duration| time.as_nanos() as f64 / DEFAULT_BATCH as f64;
-    (each(times[0]), each(times[BATCHES / 2]))
+        })
+    })
+}
+
+/// Calls `time` in rounds. Each call returns the duration of `count` operations. Returns the time
+/// per operation in ns: the lowest median of a round, and the median of all rounds.
+fn rounds(count: usize, mut time: impl FnMut() -> Duration) -> (f64, f64) {
+    let mut medians: Vec<Duration> = (0..ROUNDS)
+        .map(|_| {
+            let mut times: Vec<Duration> = (0..TIMES).map(|_| time()).collect();
+            times.sort_unstable();
+            times[TIMES / 2]
+        })
+        .collect();
+    medians.sort_unstable();
+    let each = |time: Duration| time.as_secs_f64() * 1e9 / count as f64;
+    (each(medians[0]), each(medians[ROUNDS / 2]))
 }
 
 /// Returns a frame of flow `flow`. Consecutive flows have VIPs that are far apart.
@@ -182,6 +225,13 @@ fn frame(flow: u32, vips: usize, flags: u8) -> [u8; 74] {
     let mut frame = frame_v6(flow, &address.to_be_bytes());
     frame[67] = flags;
     frame
+}
+
+/// Returns the processor time of all threads of this process.
+fn processor_time() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("getrusage of this process cannot fail");
+    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
 /// Returns a memory figure of this process in MB. `VmRSS` is the current memory use, and `VmHWM`
@@ -260,4 +310,13 @@ const WAY: Resolved = Resolved {
     preferred_source: None,
 };
 const FLOWS: u32 = 100_000;
-const BATCHES: usize = 20_000;
+/// The minimum number of reloads after the reload whose memory is measured.
+const RELOADS: usize = 6;
+/// Short operations are repeated for at least this time.
+const REPEATED_FOR: Duration = Duration::from_secs(2);
+const ROUNDS: usize = 101;
+/// The number of measured times in a round.
+const TIMES: usize = 1_000;
+/// The first arguments of a process that measures one row.
+const CONFIGURATION: &str = "configuration";
+const TABLE: &str = "table";
