@@ -356,7 +356,7 @@ pub(crate) const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0];
 const DISK_BYTES: u64 = 64 << 20;
 const TIMEOUT_SECONDS: &str = "7200";
 const LONGEST_BOOT: Duration = Duration::from_secs(600);
-/// Rarely, the emulated timer stops and the VM never answers. It is then measured again in a new VM.
+/// Rarely, the timer of the VM stops and it never answers. It is then measured again in a new VM.
 const LONGEST_COMMAND: Duration = Duration::from_secs(120);
 /// The pause between lone packets, in which the forwarder becomes idle.
 const APART: Duration = Duration::from_millis(5);
