@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::out::{out, outln};
 
 /// Formats rows as columns under headings, without trailing spaces. A heading that starts with `>`
-/// is right-aligned. A cell with more than [`CELL`] characters does not widen its column, because
+/// is right-aligned. A cell with more than 120 characters does not widen its column, because
 /// the text would have a length of the number of rows times the length of that cell.
 pub fn table<const N: usize>(
     headings: [&'static str; N],

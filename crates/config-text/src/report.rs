@@ -139,7 +139,8 @@ impl Text {
     /// Reads at most [`STRIDE`] bytes. A file may have many problems on one long line, so the cost
     /// must not depend on the length of the line.
     fn characters_before(&self, offset: usize) -> usize {
-        let number = offset / STRIDE;
+        // The end of the file may be a multiple of `STRIDE` for which no number is stored.
+        let number = (offset / STRIDE).min(self.characters.len().saturating_sub(1));
         let known = self.characters.get(number).copied().unwrap_or(0);
         known + characters(self.text.as_bytes().get(number * STRIDE..offset).unwrap_or_default())
     }

@@ -36,6 +36,17 @@ fn refused<T: std::fmt::Debug>(text: &str, of: impl FnOnce(Node<'_>) -> Option<T
     problem.strip_prefix("a.toml:1:5: ").unwrap_or_else(|| panic!("{problem}")).to_owned()
 }
 
+/// The numbers of characters are stored only for some positions of a file.
+#[test]
+fn problems_at_the_end_of_files_of_any_length_have_their_column() {
+    for length in (100..300).chain([1_024, 2_048, 2_049]) {
+        let comment = "\u{e9}".repeat(length / 2 - 6);
+        let text = format!("{:>1$}{comment}\nx = [", "#", 1 + length % 2);
+        let problems = read(&text, |_| ()).1;
+        assert!(problems.iter().any(|problem| problem.starts_with("a.toml:2:6: ")), "{length}: {problems:?}");
+    }
+}
+
 #[test]
 fn values_are_read_or_refused() {
     assert_eq!(value("0x10", |x| x.number(1..=16_u8)), Ok(Some(16)));

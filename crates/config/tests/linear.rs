@@ -16,7 +16,7 @@ fn configurations_are_read_in_linear_time() {
 }
 
 fn read(bytes: &[u8]) {
-    let text = std::str::from_utf8(bytes).unwrap();
+    let text = std::str::from_utf8(bytes).expect("the inputs are UTF-8");
     let key = "000102030405060708090a0b0c0d0e0f";
     let _ = config::parse(text, Path::new("a.toml"), &|_| Ok(key.to_owned()));
 }

@@ -316,7 +316,6 @@ mod tests {
     // Promise: linear-time
     #[test]
     fn captures_are_read_in_linear_time() {
-        let frames: fn(usize) -> Vec<u8> = |n| pcapng(Endianness::Little, None, &vec![7; n]);
         let options = |n| {
             let options = vec![InterfaceDescriptionOption::IfName("eth1".into()); n];
             let mut writer = PcapNgWriter::with_endianness(Vec::new(), Endianness::Little).unwrap();
@@ -333,7 +332,7 @@ mod tests {
         };
         let read: fn(&[u8]) = |file| drop(std::hint::black_box(read(file)));
         let cases: [steps::Case<'_>; 3] = [
-            ("frames", frames, read),
+            ("frames", |n| pcapng(Endianness::Little, None, &vec![7; n]), read),
             ("options of an interface", options, read),
             ("frames of pcap", plain, read),
         ];

@@ -63,6 +63,8 @@ fn count(test: &str, calls: usize) -> Vec<u64> {
         .arg(env::current_exe().expect("the test program has a path"))
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
         .env(COUNTING, "1")
+        // Otherwise the allocator changes this size, and then clears some large buffers itself.
+        .env("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=131072")
         .output()
         .expect("valgrind must be installed (apt-get install valgrind)");
     let said = [run.stdout, run.stderr].concat();
@@ -101,8 +103,8 @@ impl Drop for Folder {
 /// so that buffers and tables that double their size grow equally often.
 pub const SIZES: [usize; 3] = [128, 256, 512];
 /// The number of instructions by which costs may differ from linear growth, for example because an
-/// allocation happens to be larger.
-const SLACK: u64 = 4_000;
+/// allocation happens to be larger. One instruction for each pair of parts exceeds this number.
+const SLACK: u64 = 16_000;
 /// The environment variable that is set under callgrind.
 const COUNTING: &str = "SLUICEGATE_STEPS";
 
