@@ -263,7 +263,7 @@ fn net(steps: &mut Steps, built: &Built) {
     // The ignored unit tests of `datapath` register packet memory, which needs root. The lane
     // `unit` skips them.
     if let Some(mut units) = steps.check(built.test("datapath")) {
-        steps.exactly("AF_XDP packet memory", units.args(["long::", "xsk::", "--ignored"]), 6);
+        steps.exactly("AF_XDP packet memory", units.args(["long::", "xsk::", "--ignored"]), 7);
     }
     if let Some(binary) = steps.check(built.balancer()) {
         steps.check(demo::run(Some(binary.to_owned()), true, false));
