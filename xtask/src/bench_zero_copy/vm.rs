@@ -257,7 +257,7 @@ impl Vm {
             let now = self.arrived.load(Ordering::Relaxed);
             if now - first >= expected {
                 // Lets the VM finish its work for the last frames.
-                thread::sleep(Duration::from_millis(30));
+                thread::sleep(Duration::from_millis(50));
                 return self.arrived.load(Ordering::Relaxed) - first;
             }
             if now != last.0 {
