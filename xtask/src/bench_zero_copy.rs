@@ -144,7 +144,8 @@ fn measure(
     vm.run(&device.start())?;
     let mut symbols = Symbols::parse(&vm.symbols()?, &files.symbols)?;
     let mut rows = Vec::new();
-    for traffic in traffic.iter().copied().filter(|&traffic| device.forwards(traffic)) {
+    for traffic in traffic.iter().copied().filter(|&traffic| device.forwards(traffic) && nic.carries(traffic))
+    {
         let mut bursts = Vec::new();
         for burst in 0..=BURSTS {
             let frames = traffic.frames(burst, nic.longest_burst());

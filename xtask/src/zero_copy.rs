@@ -4,8 +4,8 @@
 //! Two VMs run in parallel. The first VM has virtio NICs, and its peer NICs reject zero-copy mode.
 //! The second VM has igb, an emulated hardware NIC whose link can go down. QEMU uses KVM if KVM
 //! works, and software emulation otherwise. Then a third VM counts instructions
-//! ([`bench_zero_copy`](crate::bench_zero_copy)). The first run downloads the kernels, and QEMU 10
-//! if the installed version is older. The downloads take about 380 MB in `~/.cache/zc-vm`.
+//! ([`bench_zero_copy`]). The first run downloads the kernels, and QEMU 10 if the installed version
+//! is older. The downloads take about 380 MB in `~/.cache/zc-vm`.
 //! The network of the host is not changed.
 
 use std::ffi::OsString;
