@@ -165,11 +165,11 @@ impl Vm {
     }
 
     /// Waits for the end of a command, or for the start of `device.sh`.
-    fn answer(&self, command: &str, longest: Duration) -> Result<Vec<String>> {
+    fn answer(&mut self, command: &str, longest: Duration) -> Result<Vec<String>> {
         let end = Instant::now() + longest;
         let mut printed = Vec::new();
         loop {
-            match self.answers.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            match self.answers.recv_timeout(LONGEST_SILENCE) {
                 Ok(line) => match line.strip_prefix("done ") {
                     Some("0") => return Ok(printed),
                     Some(code) => bail!(
@@ -178,6 +178,11 @@ impl Vm {
                     ),
                     None => printed.push(line),
                 },
+                // Rarely, the clock of an idle VM stands still after the VM continued.
+                Err(RecvTimeoutError::Timeout) if Instant::now() < end => {
+                    self.control.execute("stop", &json!({}))?;
+                    self.control.execute("cont", &json!({}))?;
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     bail!("command {command} in the VM did not finish in time\n{}", printed.join("\n"))
                 }
@@ -362,8 +367,9 @@ pub(crate) const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 2, 0xfe];
 pub(crate) const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0];
 const DISK_BYTES: u64 = 64 << 20;
 const TIMEOUT_SECONDS: &str = "7200";
+/// The time without an answer after which the VM is stopped and continued.
+const LONGEST_SILENCE: Duration = Duration::from_secs(10);
 const LONGEST_BOOT: Duration = Duration::from_secs(600);
-/// Rarely, the timer of the VM stops and it never answers. It is then measured again in a new VM.
 const LONGEST_COMMAND: Duration = Duration::from_secs(120);
 /// The pause between lone packets, in which the forwarder becomes idle.
 const APART: Duration = Duration::from_millis(5);
